@@ -1,0 +1,154 @@
+"""Every key of the pipeline, its default, its limits and its meaning.
+
+    python run.py help
+    python -m pipeline.config > configs/base.yaml    # write the commented reference anew
+"""
+
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample"
+POOLINGS = ["auto", "cls", "cls_mlp", "mean", "first_last_mean", "pooler"]
+
+
+def key(default: Any, help: str, **limits: Any) -> Any:
+    """A configuration key: limits are choices=[…], at_least=, above=, at_most=."""
+    metadata = {"help": help, **limits}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class Data:
+    """Where the competition's files are."""
+
+    dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)")
+    extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv")
+
+
+@dataclass
+class Encoder:
+    """The pretrained encoder that a chain starts from."""
+
+    path: str = key("klue/roberta-large", "Hub id or folder of the pretrained encoder")
+    pooling: str = key("auto", "sentence vector; auto: as the model's folder records it, else mean",
+                       choices=POOLINGS)
+    max_length: int = key(128, "tokens kept of a sentence or a pair", at_least=8)
+    prefix: str = key("auto", "text put before every sentence; auto: as the model's folder "
+                              "records it, else none")
+
+
+@dataclass
+class Training:
+    """What every training stage has."""
+
+    epochs: float = key(1.0, "passes over the data", above=0)
+    max_steps: int = key(0, "optimizer steps instead of epochs; 0: epochs count", at_least=0)
+    batch_size: int = key(32, "rows in an optimizer step", at_least=2)
+    learning_rate: float = key(3e-5, "peak of the linear schedule", above=0)
+    warmup_ratio: float = key(0.1, "share of the steps with rising learning rate",
+                              at_least=0, at_most=1)
+    weight_decay: float = key(0.01, "AdamW's decay, not on biases and norms", at_least=0)
+    max_grad_norm: float = key(1.0, "gradients are clipped to this norm", above=0)
+    eval_every: float = key(0.25, "time between evaluations: below 1 in epochs, from 1 in steps",
+                            above=0)
+    patience: int = key(0, "evaluations without a better one before it stops; 0: never",
+                        at_least=0)
+
+
+@dataclass
+class Simcse(Training):
+    """Unsupervised contrastive training (Gao et al. 2021)."""
+
+    batch_size: int = key(64, "sentences in a step; the others are the negatives", at_least=2)
+    temperature: float = key(0.05, "the cosines are divided by it", above=0)
+    dropout: float = key(0.1, "the only difference between the two views", at_least=0, at_most=0.9)
+    drop_last: bool = key(True, "leave out an epoch's last batch when it is not full")
+    geometry_every: int = key(10, "steps between measurements of alignment and uniformity",
+                              at_least=1)
+
+
+@dataclass
+class Sts(Training):
+    """Regression on the labelled pairs."""
+
+    epochs: float = key(3.0, "passes over the data", above=0)
+    head: str = key("cross", "cross: reads the pair at once; bi: cosine of two sentence vectors",
+                    choices=["cross", "bi"])
+    loss: str = key("auto", "auto: mse for cross, cosent for bi",
+                    choices=["auto", "mse", "l1", "huber", "cosent", "pearson"])
+
+
+@dataclass
+class Config:
+    """Everything; the order is the order of `python run.py help`."""
+
+    stage: str = key("help", "what to do; `python run.py help` lists the stages")
+    chain: list[str] = key(["simcse", "sts"], "the training stages in order, each starting from "
+                                              "the one before it")
+    preset: str = key("", "a file of configs/presets; empty: roberta-large, or none where "
+                          "encoder.path is given")
+    trial: str = key("auto", "run on data/sample; auto: when data/ holds no CSV",
+                     choices=["auto", "always", "never"])
+    seed: int = key(42, "of every random choice", at_least=0)
+    name: str = key("", "first part of run folders and submissions; empty: trial, the preset or "
+                        "the encoder")
+    device: str = key("auto", "auto: cuda, then mps, then cpu", choices=["auto", "cuda", "mps", "cpu"])
+    precision: str = key("auto", "auto: bf16 where the processor computes it natively, else fp32",
+                         choices=["auto", "fp32", "bf16", "fp16"])
+    deterministic: bool = key(False, "only kernels that give the same bits again (slower on cuda)")
+    force: bool = key(False, "run the stage anew though a finished run could be reused")
+    runs_dir: str = key("runs", "where run folders go")
+    submissions_dir: str = key("submissions", "where submissions go")
+    run: str = key("", "a finished run's folder (predict)")
+    pairs: str = key("", "a CSV of pairs to be scored (predict)")
+    submission: str = key("", "a submission to be checked (check)")
+    data: Data = field(default_factory=Data)
+    encoder: Encoder = field(default_factory=Encoder)
+    simcse: Simcse = field(default_factory=Simcse)
+    sts: Sts = field(default_factory=Sts)
+
+
+def keys(schema: type = Config, before: str = "") -> dict[str, tuple[Any, dict]]:
+    """Every dotted key with its default and its metadata."""
+    found: dict[str, tuple[Any, dict]] = {}
+    for item in fields(schema):
+        default = item.default if item.default is not MISSING else item.default_factory()
+        if is_dataclass(default):
+            found |= keys(type(default), f"{before}{item.name}.")
+        else:
+            found[before + item.name] = default, dict(item.metadata)
+    return found
+
+
+KEYS = keys()
+
+
+def shown(value: Any) -> str:
+    """A default as one would type it on the command line."""
+    if isinstance(value, list):
+        return "[" + ",".join(value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def reference() -> str:
+    """The text of configs/base.yaml: every key commented out, with its default and meaning."""
+    lines = ["# Settings for every run of yours: take away the # of a line and change its value.",
+             "# Presets and the command line go above this file. Written by",
+             "# python -m pipeline.config > configs/base.yaml", ""]
+    section = ""
+    for name, (default, metadata) in KEYS.items():
+        head, dot, leaf = name.rpartition(".")
+        if head != section:
+            section = head
+            lines += ["", f"# {section}:"]
+        choices = f" ({' | '.join(metadata['choices'])})" if "choices" in metadata else ""
+        value = f'"{default}"' if default == "" else shown(default)
+        lines += [f"# {'  ' if dot else ''}{leaf}: {value}  # {metadata['help']}{choices}"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,65 @@
+"""Sentences without labels: the competition's own and those of extra files, each once."""
+
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data import SENTENCES
+from pipeline.errors import UserError
+from pipeline.tables import is_empty, read_table
+
+TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
+
+
+def unlabelled(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:
+    """Every distinct sentence of the frames' pairs and of the extra files, in order."""
+    seen: set[int] = set()
+    for text in all_sentences(frames, extra):
+        # 64-bit hashes, not texts, so that millions of sentences fit: at 10 million the chance of
+        # losing a single sentence to a collision is 3 in a million.
+        mark = hash(text)
+        if mark not in seen:
+            seen.add(mark)
+            yield text
+
+
+def all_sentences(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:
+    """Every sentence, repeated ones too."""
+    for frame in frames:
+        for pair in zip(frame["sentence_1"], frame["sentence_2"], strict=True):
+            yield from pair
+    for path in extra:
+        yield from extra_sentences(path)
+
+
+def extra_sentences(path: Path) -> Iterator[str]:
+    """The sentences of a text file (one a line) or of a CSV's sentence columns."""
+    if path.suffix not in (".txt", ".csv"):
+        raise UserError(f"{path}: expected a .txt or a .csv of sentences, got {path.suffix!r}")
+    if path.suffix == ".txt":
+        try:
+            with open(path, encoding="utf-8-sig") as lines:
+                for line in lines:
+                    if not is_empty(line):
+                        yield unicodedata.normalize("NFC", line.strip())
+        except FileNotFoundError:
+            raise UserError(f"{path}: expected a file, got none") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: expected UTF-8 text, got other bytes") from None
+        return
+    table = read_table(path)
+    columns = [name for name in TEXT_COLUMNS if name in table]
+    if not columns:
+        raise UserError(f"{path}: row 1: expected one of the columns {', '.join(TEXT_COLUMNS)}, "
+                        f"got {', '.join(map(str, table.columns[:-1]))}")
+    for column in columns:
+        yield from (text for text in table[column] if not is_empty(text))
+
+
+def sentence_table(frame: pd.DataFrame) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Each sentence once, and for every pair the places of its two sentences: (n,), (n,)."""
+    codes, texts = pd.factorize(pd.concat([frame["sentence_1"], frame["sentence_2"]]))
+    return list(texts), codes[:len(frame)], codes[len(frame):]

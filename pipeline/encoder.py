@@ -1,0 +1,202 @@
+"""A pretrained encoder with its pooling: load, run on batches, save as a Hugging Face folder.
+
+Pooling, prefix and maximum length are part of a saved model: they stand in
+`sentence_encoder.json` beside the weights and are read back, never guessed.
+"""
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline.batching import Batch, Tokens, by_tokens, tokenise
+from pipeline.errors import UserError
+from pipeline.files import sha256, write_json
+
+log = logging.getLogger(__name__)
+RECORD = "sentence_encoder.json"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an encoder reads a sentence and makes a vector of it."""
+
+    pooling: str = "mean"
+    prefix: str = ""
+    max_length: int = 128
+
+
+class Encoder(nn.Module):
+    """A backbone and a pooling: batches of token ids to vectors (N, d)."""
+
+    def __init__(self, backbone: Any, tokenizer: Any, reading: Reading) -> None:
+        super().__init__()
+        self.backbone, self.tokenizer, self.reading = backbone, tokenizer, reading
+        config = backbone.config
+        self.width = config.hidden_size
+        self.own_dropout = {name: getattr(config, name) for name in DROPOUTS
+                            if hasattr(config, name)}
+        # SimCSE's MLP over the first token: in training only, and never saved.
+        self.mlp = (nn.Sequential(nn.Linear(self.width, self.width), nn.Tanh())
+                    if reading.pooling == "cls_mlp" else None)
+        self.has_types = getattr(config, "type_vocab_size", 0) > 1
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The batch's vectors (N, d), in its order."""
+        return torch.cat([self.pool(chunk) for chunk in batch.chunks])[batch.order]
+
+    def pool(self, chunk: dict[str, Tensor]) -> Tensor:
+        """One chunk's vectors (rows, d)."""
+        pooling = self.reading.pooling
+        states = self.backbone(**chunk, output_hidden_states=pooling == "first_last_mean")
+        if pooling == "pooler":
+            return states.pooler_output
+        last = states.last_hidden_state  # (rows, length, d)
+        if pooling == "first_last_mean":
+            last = (states.hidden_states[1] + last) / 2
+        if pooling in ("mean", "first_last_mean"):
+            mask = chunk["attention_mask"].unsqueeze(-1).to(last.dtype)  # (rows, length, 1)
+            return (last * mask).sum(1) / mask.sum(1)
+        return self.mlp(last[:, 0]) if self.mlp is not None and self.training else last[:, 0]
+
+    def tokens(self, texts: Any, file: Path | None = None) -> Tokens:
+        """Token ids of sentences or pairs, as this encoder reads them."""
+        texts = list(texts) if file is None else texts
+        is_pair = file is None and bool(texts) and not isinstance(texts[0], str)
+        return tokenise(texts, self.tokenizer, self.reading.max_length, self.reading.prefix, file,
+                        types=is_pair and self.has_types)
+
+    def save(self, folder: Path) -> None:
+        """Writes backbone, tokenizer and record; the caller renames the folder into place."""
+        config = self.backbone.config
+        in_training = {name: getattr(config, name) for name in self.own_dropout}
+        for name, value in self.own_dropout.items():
+            setattr(config, name, value)
+        try:
+            self.backbone.save_pretrained(folder)
+        finally:
+            for name, value in in_training.items():
+                setattr(config, name, value)
+        self.tokenizer.save_pretrained(folder)
+        pooling = "cls" if self.reading.pooling == "cls_mlp" else self.reading.pooling
+        write_json(folder / RECORD, asdict(replace(self.reading, pooling=pooling)))
+
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_length: int = 0,
+                 dropout: float | None = None) -> Encoder:
+    """Loads any encoder of the Hub or of a folder; "auto" and 0 mean as the folder records it.
+
+    dropout replaces the model's own probabilities while it trains; the saved model has its own.
+    """
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    reading = recorded(path)
+    config = from_hub(AutoConfig, path)
+    own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
+    if dropout is not None:
+        for name in own:
+            setattr(config, name, dropout)
+    reading = Reading(reading.pooling if pooling == "auto" else pooling,
+                      reading.prefix if prefix == "auto" else prefix,
+                      max_length or reading.max_length)
+    check_length(path, config, reading.max_length)
+    options = pooler_option(path, config, reading.pooling)
+    backbone, loading = from_hub(AutoModel, path, config=config, dtype=torch.float32,
+                                 output_loading_info=True, **options)
+    missing = sorted(name for name in loading["missing_keys"] if "position_ids" not in name)
+    if any("pooler" not in name for name in missing):
+        raise UserError(f"encoder.path={path}: expected an encoder's weights, got none for "
+                        f"{missing[0]} and {len(missing) - 1} more")
+    if missing:
+        log.warning("warning: %s has no trained pooler: pooling=pooler starts from random weights",
+                    path)
+    encoder = Encoder(backbone, from_hub(AutoTokenizer, path), reading)
+    encoder.own_dropout = own
+    return encoder
+
+
+def recorded(path: str) -> Reading:
+    """What the model's folder records, else the defaults."""
+    file = Path(path) / RECORD
+    if not file.exists():
+        return Reading()
+    try:
+        return Reading(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file}: expected pooling, prefix and max_length, got: {error}") from None
+
+
+def check_length(path: str, config: Any, max_length: int) -> None:
+    """Refuses more tokens than the encoder has positions for."""
+    positions = getattr(config, "max_position_embeddings", 0)
+    if "roberta" in config.model_type:  # its positions start after the padding id
+        positions -= config.pad_token_id + 1
+    if positions > 0 and max_length > positions:
+        raise UserError(f"encoder.max_length: expected {positions} or less for {path}, "
+                        f"got {max_length}")
+
+
+def pooler_option(path: str, config: Any, pooling: str) -> dict[str, bool]:
+    """`add_pooling_layer` for the architectures that have one."""
+    from transformers import MODEL_MAPPING
+
+    takes = "add_pooling_layer" in signature(MODEL_MAPPING[type(config)].__init__).parameters
+    if pooling == "pooler" and not takes:
+        raise UserError(f"encoder.pooling: expected cls or mean for {path} ({config.model_type} "
+                        "has no pooler), got 'pooler'")
+    return {"add_pooling_layer": pooling == "pooler"} if takes else {}
+
+
+def from_hub(loader: Any, path: str, **options: Any) -> Any:
+    """`loader.from_pretrained` with its failures in one line."""
+    if path.startswith((".", "/", "~")) and not Path(path).is_dir():
+        raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
+    try:
+        return loader.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if Path(path).is_dir():
+            raise UserError(f"encoder.path={path}: expected a Hugging Face encoder's folder, got: "
+                            f"{reason}") from None
+        raise UserError(f"encoder.path={path}: the Hub could not give this model ({reason}); ways "
+                        "out: encoder.path=FOLDER with a local copy, HF_HOME with a filled cache, "
+                        "or preset=offline") from None
+
+
+def fingerprint(path: str) -> dict[str, str]:
+    """What identifies an encoder: a folder's files by content, a Hub model by its commit."""
+    from transformers import AutoConfig
+
+    folder = Path(path)
+    if folder.is_dir():
+        return {file.name: sha256(file) for file in sorted(folder.iterdir())
+                if file.suffix in (".json", ".safetensors", ".bin", ".txt", ".model")
+                and file.name != "checksums.json"}
+    config = from_hub(AutoConfig, path)
+    return {"hub": path, "commit": str(getattr(config, "_commit_hash", None))}
+
+
+@torch.inference_mode()
+def embed(encoder: nn.Module, tokens: Tokens, device: torch.device) -> np.ndarray:
+    """Vectors (n, d) float32 of all rows, longest first so that memory peaks at the start."""
+    was_training = encoder.training
+    encoder.eval()
+    vectors: np.ndarray | None = None
+    for rows in by_tokens(tokens.lengths):
+        part = encoder(tokens.batch(rows).to(device)).float().cpu().numpy()
+        if vectors is None:
+            vectors = np.empty((len(tokens), part.shape[1]), np.float32)
+        vectors[rows] = part
+    encoder.train(was_training)
+    if vectors is None:
+        raise ValueError("expected sentences to embed, got none")
+    return vectors

@@ -1,0 +1,56 @@
+"""What the machine can do: device, precision, threads, seeds."""
+
+import os
+import platform
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import set_seed
+
+from pipeline.errors import UserError
+
+
+def pick_device(device: str) -> str:
+    """cuda, mps or cpu, the best there is for "auto"."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return next(name for name, is_there in there.items() if is_there)
+    if not there[device]:
+        raise UserError(f"device: expected one of this machine's "
+                        f"({', '.join(name for name in there if there[name])}), got {device!r}")
+    return device
+
+
+def computes_bf16(device: str) -> bool:
+    """Whether bf16 is native: elsewhere it is emulated and far slower than fp32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cpu" and platform.machine() in ("x86_64", "AMD64"):
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return False
+
+
+def pick_precision(precision: str, device: str) -> str:
+    """fp32, bf16 or fp16: for "auto" bf16 where native, fp16 on older cuda cards, else fp32."""
+    if precision == "fp16" and device != "cuda":
+        raise UserError(f"precision: expected bf16 or fp32 on {device}, got 'fp16'")
+    if precision != "auto":
+        return precision
+    if computes_bf16(device):
+        return "bf16"
+    return "fp16" if device == "cuda" else "fp32"
+
+
+def start(device: str, precision: str, seed: int, deterministic: bool) -> Accelerator:
+    """Seeds everything and returns the accelerator for the device and precision."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    set_seed(seed)
+    # accelerate keeps one state a process; stages of one chain may differ in precision.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(mixed_precision="no" if precision == "fp32" else precision,
+                       cpu=device == "cpu")

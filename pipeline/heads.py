@@ -1,0 +1,126 @@
+"""The two ways to score a pair: a cross-encoder reads it at once, a bi-encoder compares vectors.
+
+Scores are 0–1 inside (label / 5) and 0–5 outside.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pipeline.batching import Batch, Tokens, by_tokens
+from pipeline.corpus import sentence_table
+from pipeline.data import HIGHEST, LOWEST
+from pipeline.encoder import Encoder, embed, load_encoder
+from pipeline.errors import UserError
+from pipeline.files import write_json
+from pipeline.metrics import normalised
+
+RECORD = "head.json"
+
+
+@dataclass
+class Pairs:
+    """Pairs as token ids: whole pairs for a cross head, each sentence once for a bi head."""
+
+    tokens: Tokens
+    left: np.ndarray | None = None  # (n,) rows of tokens; None: a pair is one row of tokens
+    right: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens if self.left is None else self.left)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of every pair (n,)."""
+        if self.left is None:
+            return self.tokens.lengths
+        return self.tokens.lengths[self.left] + self.tokens.lengths[self.right]
+
+    def token_rows(self, rows: np.ndarray) -> np.ndarray:
+        """The rows of tokens that the pairs need: (B,) or left then right (2B,)."""
+        return rows if self.left is None else np.concatenate([self.left[rows], self.right[rows]])
+
+
+class PairScorer(nn.Module):
+    """An encoder with a head: batches to raw scores (N,)."""
+
+    def __init__(self, encoder: Encoder, head: str) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.scale, self.shift = 1.0, 0.0
+        if head == "cross":
+            self.dropout = nn.Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
+            self.linear = nn.Linear(encoder.width, 1)
+            nn.init.normal_(self.linear.weight, std=0.02)
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores (N,) of N pairs, or for a bi head of 2N sentences, all left then all right."""
+        vectors = self.encoder(batch)
+        if self.head == "cross":
+            return self.linear(self.dropout(vectors)).squeeze(-1)
+        left, right = vectors.float().chunk(2)
+        return F.cosine_similarity(left, right)
+
+    def pairs(self, frame: pd.DataFrame) -> Pairs:
+        """The frame's sentence_1 and sentence_2 as this scorer reads them."""
+        if self.head == "cross":
+            return Pairs(self.encoder.tokens(zip(frame["sentence_1"], frame["sentence_2"],
+                                                 strict=True)))
+        texts, left, right = sentence_table(frame)
+        return Pairs(self.encoder.tokens(texts), left, right)
+
+    def save(self, folder: Path) -> None:
+        """The encoder's folder with the head beside it; the caller renames it into place."""
+        self.encoder.save(folder)
+        if self.head == "cross":
+            save_file(self.linear.state_dict(), folder / "head.safetensors")
+        write_json(folder / RECORD, {"head": self.head, "scale": self.scale, "shift": self.shift})
+
+
+def load_scorer(folder: Path) -> PairScorer:
+    """A finished run's model with its head."""
+    file = folder / RECORD
+    if not file.exists():
+        raise UserError(f"{file}: expected a model that scores pairs (a finished sts run), got none")
+    record = json.loads(file.read_text(encoding="utf-8"))
+    scorer = PairScorer(load_encoder(str(folder)), record["head"])
+    scorer.scale, scorer.shift = record["scale"], record["shift"]
+    if scorer.head == "cross":
+        scorer.linear.load_state_dict(load_file(folder / "head.safetensors"))
+    return scorer
+
+
+@torch.inference_mode()
+def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device) -> np.ndarray:
+    """Raw scores (n,) float32; a bi head encodes each sentence once."""
+    was_training = scorer.training
+    scorer.eval()
+    if pairs.left is not None:
+        vectors = normalised(embed(scorer.encoder, pairs.tokens, device))
+        scores = (vectors[pairs.left] * vectors[pairs.right]).sum(axis=1)
+    else:
+        scores = np.empty(len(pairs), np.float32)
+        for rows in by_tokens(pairs.lengths):
+            scores[rows] = scorer(pairs.tokens.batch(rows).to(device)).float().cpu().numpy()
+    scorer.train(was_training)
+    return scores
+
+
+def fit_scale(scorer: PairScorer, raw: np.ndarray, labels: np.ndarray) -> None:
+    """Sets scale and shift by least squares, for losses that leave the scores' level open."""
+    if np.ptp(raw) > 0:
+        scale, shift = np.polyfit(raw.astype(np.float64), labels / HIGHEST, 1)
+        scorer.scale, scorer.shift = float(scale), float(shift)
+
+
+def to_labels(scorer: PairScorer, raw: np.ndarray) -> np.ndarray:
+    """Raw scores on the label scale, clipped to 0–5."""
+    return np.clip((raw * scorer.scale + scorer.shift) * HIGHEST, LOWEST, HIGHEST)

@@ -1,0 +1,140 @@
+"""A command line and YAML files turned into a configuration, every fault in one line.
+
+A setting is taken from the last of these layers that names it: the dataclasses' defaults,
+`configs/base.yaml`, the preset's file, `key=value` on the command line.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline.config import KEYS, SAMPLE, Config, Data
+from pipeline.errors import UserError, nearest
+
+CONFIGS = SAMPLE.parent.parent / "configs"
+
+
+def presets() -> list[str]:
+    """The names that `preset=` takes."""
+    return sorted(path.stem for path in (CONFIGS / "presets").glob("*.yaml"))
+
+
+def parse(word: str) -> tuple[str, Any]:
+    """`key=value` of the command line as a key and a value of the key's type."""
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise UserError(f"argument {word!r}: expected key=value{nearest(word, list(KEYS))}")
+    if name not in KEYS:
+        raise UserError(f"unknown key {name!r}{nearest(name, list(KEYS))} "
+                        "(python run.py help lists them)")
+    if isinstance(KEYS[name][0], str):
+        return name, text
+    if isinstance(KEYS[name][0], list):
+        inside = text.strip().removeprefix("[").removesuffix("]")
+        return name, [part.strip().strip("'\"") for part in inside.split(",") if part.strip()]
+    try:
+        return name, yaml.safe_load(text)
+    except yaml.YAMLError:
+        return name, text
+
+
+def read_layer(path: Path) -> dict[str, Any]:
+    """A YAML file's settings as dotted keys."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    flat: dict[str, Any] = {}
+
+    def walk(node: Any, before: str) -> None:
+        for name, value in node.items():
+            if isinstance(value, dict):
+                walk(value, f"{before}{name}.")
+            elif before + str(name) in KEYS:
+                flat[before + str(name)] = value
+            else:
+                wrong = before + str(name)
+                raise UserError(f"{path}: unknown key {wrong!r}{nearest(wrong, list(KEYS))}")
+
+    if content is not None and not isinstance(content, dict):
+        raise UserError(f"{path}: expected keys with values, got {type(content).__name__}")
+    walk(content or {}, "")
+    return flat
+
+
+def apply(config: DictConfig, layer: dict[str, Any], source: str) -> None:
+    """Sets the layer's keys, each checked against its type and limits."""
+    for name, value in layer.items():
+        default, limits = KEYS[name]
+        wanted = type(default).__name__
+        wrong = UserError(f"{source}{name}: expected {wanted}, got {value!r}")
+        # YAML 1.1 reads 1e-5 as text and OmegaConf takes true for 1: both are settled here.
+        if isinstance(default, float) and isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise wrong from None
+        if isinstance(value, bool) != isinstance(default, bool) or value is None:
+            raise wrong
+        if isinstance(default, str) != isinstance(value, str):
+            raise wrong
+        try:
+            OmegaConf.update(config, name, value)
+        except OmegaConfBaseException:
+            raise wrong from None
+        check_limits(f"{source}{name}", value, limits)
+
+
+def check_limits(name: str, value: Any, limits: dict) -> None:
+    """Raises UserError when a value is outside its key's limits."""
+    choices = limits.get("choices")
+    if choices and value not in choices:
+        raise UserError(f"{name}: expected one of {', '.join(choices)}, got {value!r}"
+                        f"{nearest(str(value), choices)}")
+    if "at_least" in limits and not value >= limits["at_least"]:
+        raise UserError(f"{name}: expected {limits['at_least']} or more, got {value}")
+    if "above" in limits and not limits["above"] < value < float("inf"):
+        raise UserError(f"{name}: expected more than {limits['above']}, got {value}")
+    if "at_most" in limits and not value <= limits["at_most"]:
+        raise UserError(f"{name}: expected {limits['at_most']} or less, got {value}")
+
+
+def load(words: list[str]) -> Config:
+    """The configuration that the command line asks for, layers and trial mode resolved."""
+    given = dict(parse(word) for word in words)
+    base = read_layer(CONFIGS / "base.yaml") if (CONFIGS / "base.yaml").exists() else {}
+    asked = base | given
+    is_trial = wants_trial(asked)
+    preset = asked.get("preset", "")
+    if not preset and "encoder.path" not in asked:
+        preset = "offline" if is_trial else "roberta-large"
+    if preset and preset not in presets():
+        raise UserError(f"preset: expected one of {', '.join(presets())}, got {preset!r}"
+                        f"{nearest(preset, presets())}")
+    config = OmegaConf.structured(Config)
+    apply(config, base, f"{CONFIGS / 'base.yaml'}: ")
+    if preset:
+        path = CONFIGS / "presets" / f"{preset}.yaml"
+        apply(config, read_layer(path), f"{path}: ")
+    apply(config, given, "")
+    resolved: Config = OmegaConf.to_object(config)
+    resolved.preset = preset
+    resolved.trial = "always" if is_trial else "never"
+    if is_trial:
+        resolved.data.dir = str(SAMPLE)
+    own = Path(resolved.encoder.path).name if not preset else preset
+    resolved.name = resolved.name or (f"trial-{own}" if is_trial else own)
+    return resolved
+
+
+def wants_trial(asked: dict[str, Any]) -> bool:
+    """Whether the run is a trial: on the sample, because there are no CSVs of the user's."""
+    if asked.get("trial", "auto") == "auto":
+        folder = Path(Data().dir)
+        return "data.dir" not in asked and not any(folder.glob("*.csv"))
+    if asked["trial"] == "always" and "data.dir" in asked:
+        raise UserError("trial=always runs on data/sample: leave out data.dir")
+    return asked["trial"] == "always"

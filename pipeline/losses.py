@@ -1,0 +1,45 @@
+"""Losses as pure functions of tensors: contrastive for SimCSE, regression for pairs."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def info_nce(anchors: Tensor, positives: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of each anchor's own positive among the batch's (Gao et al. 2021, eq. 1).
+
+    anchors and positives are (B, d); the cosine is taken along d, the features.
+    """
+    anchors, positives = F.normalize(anchors, dim=-1), F.normalize(positives, dim=-1)
+    logits = anchors @ positives.T / temperature  # (B, B)
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+
+def cosent(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
+    """log(1 + Σ exp(scale·(s_j − s_i))) over all i, j with label_i > label_j; both (B,).
+
+    Su 2022, kexue.fm/archives/8847. Only the order of the scores counts.
+    """
+    differences = scale * (scores[None, :] - scores[:, None])  # (B, B): row i, column j
+    ordered = labels[:, None] > labels[None, :]
+    wrong = torch.where(ordered, differences, float("-inf")).flatten()
+    return torch.logsumexp(F.pad(wrong, (1, 0)), dim=0)  # the pad's 0 is the 1 in the logarithm
+
+
+def pearson_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """1 − Pearson correlation of the batch; both (B,).  Undefined for constant labels: then 0."""
+    scores, labels = scores - scores.mean(), labels - labels.mean()
+    norms = scores.norm() * labels.norm()
+    if not labels.any():
+        return (scores * 0).sum()
+    return 1 - (scores * labels).sum() / norms.clamp_min(1e-8)
+
+
+REGRESSION = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "huber": lambda scores, labels: F.huber_loss(scores, labels, delta=0.2),
+    "cosent": cosent,
+    "pearson": pearson_loss,
+}
+SCALE_FREE = {"cosent", "pearson"}  # these leave the scores' level open: it is fitted afterwards
