@@ -62,6 +62,10 @@ class Tokens:
         """One row's text."""
         return self.dataset[int(row)]["text"]
 
+    def subset(self, rows: np.ndarray) -> "Tokens":
+        """These rows alone, in this order."""
+        return Tokens(self.dataset.select(rows).flatten_indices(), self.pad)
+
     def batch(self, rows: np.ndarray) -> Batch:
         """The rows as tensors in chunks of like length."""
         lengths = self.lengths[rows]

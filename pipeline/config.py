@@ -95,8 +95,10 @@ class Config:
     seed: int = key(42, "of every random choice", at_least=0)
     name: str = key("", "first part of run folders and submissions; empty: trial, the preset or "
                         "the encoder")
-    device: str = key("auto", "auto: cuda, then mps, then cpu", choices=["auto", "cuda", "mps", "cpu"])
-    precision: str = key("auto", "auto: bf16 where the processor computes it natively, else fp32",
+    device: str = key("auto", "auto: cuda, then mps, then cpu",
+                      choices=["auto", "cuda", "mps", "cpu"])
+    precision: str = key("auto", "auto: bf16 where the processor computes it natively, fp16 on "
+                                 "older cuda cards, else fp32",
                          choices=["auto", "fp32", "bf16", "fp16"])
     deterministic: bool = key(False, "only kernels that give the same bits again (slower on cuda)")
     force: bool = key(False, "run the stage anew though a finished run could be reused")

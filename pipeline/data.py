@@ -6,6 +6,7 @@ Columns are `id,source,sentence_1,sentence_2,label,binary-label`; `source` and `
 be absent, and test has no labels.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +36,8 @@ class Competition:
 
 def read_competition(folder: Path) -> Competition:
     """Reads and checks train.csv, dev.csv, test.csv and, where present, sample_submission.csv."""
-    missing = [name for name in ("train.csv", "dev.csv", "test.csv") if not (folder / name).exists()]
+    names = ("train.csv", "dev.csv", "test.csv")
+    missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise UserError(f"{folder}: expected train.csv, dev.csv and test.csv, got no "
                         f"{' and no '.join(missing)}; trial=always runs on the bundled sample")
@@ -113,5 +115,12 @@ def check_ids(path: Path, table: pd.DataFrame, ids: list[str]) -> None:
                         f"{table.loc[again, 'id'].iloc[0]!r} again")
     if len(table) < len(ids):
         absent = next(name for name in ids if name not in set(table["id"]))
-        raise UserError(f"{path}: row {int(table['row'].iloc[-1]) + 1}: expected {len(ids)} ids as in "
-                        f"test.csv, got {len(table)}: no {absent!r}")
+        end = int(table["row"].iloc[-1]) + 1
+        raise UserError(f"{path}: row {end}: expected {len(ids)} ids as in test.csv, "
+                        f"got {len(table)}: no {absent!r}")
+
+
+def content_hash(frame: pd.DataFrame) -> str:
+    """SHA-256 of a frame's content, whatever file, encoding or layout it came from."""
+    kept = [name for name in ("id", *SENTENCES, "label") if name in frame]
+    return hashlib.sha256(frame[kept].to_csv(index=False).encode()).hexdigest()

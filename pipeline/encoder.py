@@ -6,6 +6,7 @@ Pooling, prefix and maximum length are part of a saved model: they stand in
 
 import json
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from pipeline.batching import Batch, Tokens, by_tokens, tokenise
 from pipeline.errors import UserError
@@ -99,6 +101,7 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+    quiet()
     reading = recorded(path)
     config = from_hub(AutoConfig, path)
     own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
@@ -156,6 +159,18 @@ def pooler_option(path: str, config: Any, pooling: str) -> dict[str, bool]:
     return {"add_pooling_layer": pooling == "pooler"} if takes else {}
 
 
+def quiet() -> None:
+    """Hides the libraries' bars over reading and writing local files; downloads keep theirs."""
+    import datasets
+    import huggingface_hub.utils
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    huggingface_hub.utils.enable_progress_bars()
+    datasets.disable_progress_bars()
+
+
 def from_hub(loader: Any, path: str, **options: Any) -> Any:
     """`loader.from_pretrained` with its failures in one line."""
     if path.startswith((".", "/", "~")) and not Path(path).is_dir():
@@ -185,13 +200,24 @@ def fingerprint(path: str) -> dict[str, str]:
     return {"hub": path, "commit": str(getattr(config, "_commit_hash", None))}
 
 
+def shown(batches: Iterable[np.ndarray], total: int, desc: str) -> Iterator[np.ndarray]:
+    """The batches of rows, with a progress bar over the rows if desc names one."""
+    with tqdm(total=total, desc=desc, unit="row", disable=not desc) as bar:
+        for rows in batches:
+            yield rows
+            bar.update(len(rows))
+
+
 @torch.inference_mode()
-def embed(encoder: nn.Module, tokens: Tokens, device: torch.device) -> np.ndarray:
-    """Vectors (n, d) float32 of all rows, longest first so that memory peaks at the start."""
+def embed(encoder: nn.Module, tokens: Tokens, device: torch.device, desc: str = "") -> np.ndarray:
+    """Vectors (n, d) float32 of all rows, longest first so that memory peaks at the start.
+
+    desc: the name of a progress bar; empty for none.
+    """
     was_training = encoder.training
     encoder.eval()
     vectors: np.ndarray | None = None
-    for rows in by_tokens(tokens.lengths):
+    for rows in shown(by_tokens(tokens.lengths), len(tokens), desc):
         part = encoder(tokens.batch(rows).to(device)).float().cpu().numpy()
         if vectors is None:
             vectors = np.empty((len(tokens), part.shape[1]), np.float32)

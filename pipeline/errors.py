@@ -1,8 +1,21 @@
-"""The one exception that means "the user can mend this": shown as a single line, exit code 2."""
+"""The ends of a run that are no faults of the program, each shown as a single line."""
 
 
 class UserError(Exception):
-    """Bad input: says the file, the row, what was expected and what was got, in one line."""
+    """Bad input (exit code 2): says the file, the row, what was expected and what was got."""
+
+
+class NotFinite(Exception):
+    """A loss or gradient that is no number (exit code 1): says the step and its sentences."""
+
+
+class Stopped(Exception):
+    """Stopped by a signal after saving (exit code 128 + signal): the same command resumes."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped by signal {number} after step {step}: the same command goes on "
+                         "from here")
+        self.number = number
 
 
 def nearest(word: str, names: list[str]) -> str:

@@ -7,13 +7,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
+from transformers import PretrainedConfig
 
 from pipeline.errors import UserError
 
 
 def pick_device(device: str) -> str:
     """cuda, mps or cpu, the best there is for "auto"."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(),
+             "cpu": True}
     if device == "auto":
         return next(name for name, is_there in there.items() if is_there)
     if not there[device]:
@@ -54,3 +56,32 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(mixed_precision="no" if precision == "fp32" else precision,
                        cpu=device == "cpu")
+
+
+def free_memory(device: str) -> int:
+    """Bytes free on the device; on a CPU, of the machine."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    import psutil
+
+    return psutil.virtual_memory().available
+
+
+def training_memory(config: PretrainedConfig, tokens: int, bytes_each: int) -> int:
+    """A rough estimate of the bytes that training takes with so many tokens in a step.
+
+    fp32 weights, gradients and AdamW's two moments (16 bytes a parameter), and per token and layer
+    about 34 hidden widths of activations (Korthikanti et al. 2022, section 4.1, without the
+    quadratic part, which scaled-dot-product attention does not store).
+    """
+    width, layers = config.hidden_size, config.num_hidden_layers
+    inner = getattr(config, "intermediate_size", 4 * width)
+    parameters = config.vocab_size * width + layers * (4 * width * width + 2 * width * inner)
+    return 16 * parameters + tokens * layers * 34 // 2 * width * bytes_each
+
+
+def machine(device: str) -> dict[str, str | int]:
+    """What a run was computed on, for its manifest."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
+    return {"device": device, "processor": name or platform.machine(),
+            "threads": torch.get_num_threads()}

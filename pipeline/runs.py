@@ -1,0 +1,160 @@
+"""A run: one folder whose name ends in a hash of everything that shapes its result.
+
+Two commands that would give the same result share one folder, so that finished work is found by
+what it is and never by when it was made. Name, device, logging and paths do not count.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pipeline import __version__
+from pipeline.errors import UserError
+from pipeline.files import checksums, write_json, write_text
+
+log = logging.getLogger(__name__)
+UNCHECKED = {"manifest.json", "log.txt"}
+
+
+def identity(shape: dict[str, Any]) -> str:
+    """Ten hexadecimal digits of the SHA-256 of everything that shapes a result."""
+    text = json.dumps(shape, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+class Run:
+    """One run's folder."""
+
+    def __init__(self, folder: Path, shape: dict[str, Any]) -> None:
+        self.folder, self.shape = folder, shape
+
+    @property
+    def identity(self) -> str:
+        """The hash that the folder's name ends in."""
+        return identity(self.shape)
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model."""
+        return self.folder / "model"
+
+    def manifest(self) -> dict[str, Any]:
+        """What was recorded of the run; empty before it began or when unreadable."""
+        return read_manifest(self.folder)
+
+    def is_complete(self) -> bool:
+        """Whether it finished and every file is still as it was written; says so when not."""
+        manifest = self.manifest()
+        if manifest.get("status") != "complete":
+            return False
+        found = checksums(self.folder)
+        wrong = [name for name, mark in manifest["files"].items() if found.get(name) != mark]
+        if wrong:
+            log.warning("warning: %s/%s is missing or changed: the stage runs anew", self.folder,
+                        wrong[0])
+        return not wrong
+
+    def begin(self, config: str, machine: dict[str, Any]) -> None:
+        """Writes config.yaml and a manifest that says the run is under way."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / "config.yaml", config)
+        write_json(self.folder / "manifest.json", {
+            "stage": self.shape["stage"], "identity": self.identity, "status": "running",
+            "started": now(), "machine": machine, "versions": versions(), "shape": self.shape})
+
+    def finish(self, seconds: float) -> None:
+        """Records that it is complete, with a checksum of every file; drops the checkpoints."""
+        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        files = {name: mark for name, mark in checksums(self.folder).items()
+                 if name not in UNCHECKED}
+        write_json(self.folder / "manifest.json", self.manifest() | {
+            "status": "complete", "finished": now(), "seconds": round(seconds, 1), "files": files})
+
+    def clear(self) -> None:
+        """Removes what an earlier attempt left, but for its log."""
+        for path in self.folder.iterdir() if self.folder.exists() else ():
+            if path.name != "log.txt":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A run folder's manifest; empty when there is none or it is unreadable."""
+    try:
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def finished(path: str) -> Path:
+    """The folder of a finished run that the user named."""
+    folder = Path(path)
+    status = read_manifest(folder).get("status")
+    if not path or not folder.is_dir() or status is None:
+        raise UserError(f"run: expected the folder of a finished run, got {path!r}")
+    if status != "complete":
+        raise UserError(f"run: expected a finished run, got {folder} with status {status!r}")
+    return folder
+
+
+@contextmanager
+def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
+    """The run of this shape, under any name, with no other process in it: a second one waits."""
+    if not re.fullmatch(r"[\w가-힣.-]{1,80}", name) or name.startswith("."):
+        raise UserError(f"name: expected letters, digits, '-', '_' and '.', got {name!r}")
+    stage_dir, mark = runs_dir / shape["stage"], identity(shape)
+    stage_dir.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(stage_dir / f".{mark}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info("another process runs this %s: waiting for it", shape["stage"])
+        lock.acquire()
+    with lock:
+        there = sorted(stage_dir.glob(f"*-{mark}"))
+        run = Run(there[0] if there else stage_dir / f"{name}-{mark}", shape)
+        with logged_to(run.folder):
+            yield run
+
+
+@contextmanager
+def logged_to(folder: Path) -> Iterator[None]:
+    """Appends the pipeline's log to the folder's log.txt, tracebacks included."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    root = logging.getLogger("pipeline")
+    root.addHandler(handler)
+    try:
+        yield
+    except Exception:
+        handler.emit(root.makeRecord(root.name, logging.ERROR, __file__, 0, "failed", (),
+                                     sys.exc_info()))
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result may depend on."""
+    names = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "pandas")
+    return {"pipeline": __version__, "python": platform.python_version(),
+            **{name: version(name) for name in names}}
+

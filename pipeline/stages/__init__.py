@@ -1,0 +1,10 @@
+"""The stages, one short file each with a `run(config)`; they alone see the configuration."""
+
+STAGES = {
+    "check": "reads the data and the environment and says what is wrong or risky",
+    "simcse": "contrastive pretraining on the competition's sentences, without labels",
+    "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
+    "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
+    "help": "lists stages, presets and keys",
+}
+TRAINING = ("simcse", "sts")  # those that a chain is made of

@@ -1,0 +1,92 @@
+"""How stages stand on each other: what a stage starts from, and when its work can be reused."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from omegaconf import OmegaConf
+
+from pipeline import hardware
+from pipeline.config import Config, Training
+from pipeline.encoder import Encoder, fingerprint, load_encoder
+from pipeline.errors import UserError
+from pipeline.runs import Run, claimed
+from pipeline.stages import TRAINING
+from pipeline.training import Recipe
+
+log = logging.getLogger(__name__)
+VERSION = 1  # raise it when the same settings and data would now give another result
+
+
+@dataclass(frozen=True)
+class Start:
+    """The encoder that a stage begins with, and what identifies it."""
+
+    path: str
+    origin: dict[str, Any]
+    pooling: str = "auto"
+    prefix: str = "auto"
+    max_length: int = 0
+
+    def load(self, dropout: float | None = None) -> Encoder:
+        """The encoder, fresh from its folder or the Hub."""
+        return load_encoder(self.path, self.pooling, self.prefix, self.max_length, dropout)
+
+
+def start_of(config: Config, stage: str) -> Start:
+    """Completes or reuses the stages before this one in the chain; if none, the plain encoder."""
+    unknown = [name for name in config.chain if name not in TRAINING]
+    if unknown or stage not in config.chain or len(set(config.chain)) < len(config.chain):
+        raise UserError(f"chain: expected distinct stages of {', '.join(TRAINING)} with {stage} "
+                        f"among them, got [{','.join(config.chain)}]")
+    before = config.chain[:config.chain.index(stage)]
+    if before:
+        run: Run = import_module(f"pipeline.stages.{before[-1]}").complete(config)
+        return Start(str(run.model), {"run": run.identity})
+    path, wanted = encoder_path(config), config.encoder
+    return Start(path, {"encoder": fingerprint(path), **asdict(wanted), "path": ""},
+                 wanted.pooling, wanted.prefix, wanted.max_length)
+
+
+def encoder_path(config: Config) -> str:
+    """The configured encoder; `offline` is the one made from the installed package."""
+    if config.encoder.path != "offline":
+        return config.encoder.path
+    from pipeline.offline import offline_encoder
+
+    return str(offline_encoder())
+
+
+def recipe(settings: Training) -> Recipe:
+    """The part of a stage's settings that the training loop takes."""
+    return Recipe(**{item.name: getattr(settings, item.name) for item in fields(Recipe)})
+
+
+def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
+                work: Callable[[Run, Accelerator], None]) -> Run:
+    """The finished run of this stage: reused when everything that shapes it is the same."""
+    device = hardware.pick_device(config.device)
+    precision = hardware.pick_precision(config.precision, device)
+    shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
+             "seed": config.seed, "precision": precision, "data": data, "start": start.origin}
+    with claimed(Path(config.runs_dir), config.name, shape) as run:
+        if not (config.force and config.stage == stage):
+            if run.is_complete():
+                log.info("%s: reusing %s", stage, run.folder)
+                return run
+        else:
+            run.clear()
+        if run.manifest().get("status") == "complete":
+            run.clear()
+        run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), hardware.machine(device))
+        log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
+        accelerator = hardware.start(device, precision, config.seed, config.deterministic)
+        began = time.monotonic()
+        work(run, accelerator)
+        run.finish(time.monotonic() - began)
+    return run

@@ -1,0 +1,53 @@
+"""Scores any CSV of pairs with a finished run; a labelled file is also evaluated.
+
+    python run.py stage=predict run=runs/sts/NAME pairs=pairs.csv
+"""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import hardware
+from pipeline.config import Config
+from pipeline.data import read_pairs
+from pipeline.errors import UserError
+from pipeline.heads import load_scorer, raw_scores, to_labels
+from pipeline.metrics import by_range, regression
+from pipeline.runs import finished
+from pipeline.stages.sts import print_scores
+from pipeline.submission import write_submission
+from pipeline.tables import read_table
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Config) -> None:
+    """Writes `id,target` to submissions_dir and prints the scores where there are labels."""
+    folder, file = finished(config.run), Path(config.pairs)
+    if not config.pairs:
+        raise UserError("pairs: expected a CSV with id, sentence_1, sentence_2, got none")
+    table = read_table(file)
+    is_labelled = "label" in table and (table["label"] != "").any()
+    notes: list[str] = []
+    frame = read_pairs(file, is_labelled, notes)
+    for note in notes:
+        log.info("%s", note)
+    scorer = load_scorer(folder / "model")
+    device = hardware.pick_device(config.device)
+    precision = hardware.pick_precision(config.precision, device)
+    accelerator = hardware.start(device, precision, config.seed, config.deterministic)
+    scorer.to(accelerator.device)
+    with accelerator.autocast():
+        raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="predict")
+    predictions = to_labels(scorer, raw)
+    path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
+    ids = frame["id"].tolist()
+    origin = {"runs": [str(folder)], "pairs": str(file)}
+    if is_labelled:
+        labels = frame["label"].to_numpy()
+        origin["scores"] = regression(labels, predictions)
+        print_scores(file.name, origin["scores"])
+        origin["ranges"] = by_range(labels, np.asarray(predictions))
+    write_submission(path, ids, predictions, ids, origin)
+    log.info("predictions: %s (%d rows)", path, len(ids))

@@ -1,0 +1,32 @@
+"""Submission files: `id,target` in the required order, checked before and after writing."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data import HIGHEST, LOWEST, check_ids, numbers
+from pipeline.files import write_json, write_text
+from pipeline.tables import read_table, require
+
+
+def write_submission(path: Path, ids: list[str], predictions: np.ndarray, order: list[str],
+                     origin: dict) -> None:
+    """Writes predictions (n,) of ids in the given order, and beside it a JSON of their origin."""
+    if set(ids) != set(order) or len(ids) != len(order):
+        raise ValueError("expected a prediction for every id of the order, each once")
+    if not np.isfinite(predictions).all():
+        raise ValueError("expected finite predictions, got NaN or infinity")
+    target = pd.Series(np.clip(predictions, LOWEST, HIGHEST), index=ids)[order]
+    table = pd.DataFrame({"id": order, "target": target.to_numpy()})
+    write_json(path.with_suffix(".json"), origin)
+    write_text(path, table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+
+
+def check_submission(path: Path, ids: list[str]) -> pd.DataFrame:
+    """Reads a submission; raises UserError with the row of the first fault."""
+    table = read_table(path)
+    require(table, path, ["id", "target"])
+    check_ids(path, table, ids)
+    table["target"] = numbers(table, path, "target")
+    return table
