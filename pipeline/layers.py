@@ -126,7 +126,7 @@ def load(words: list[str]) -> Config:
     resolved.trial = "always" if is_trial else "never"
     if is_trial:
         resolved.data.dir = os.path.relpath(SAMPLE)
-    own = Path(resolved.encoder.path).name if not preset else preset
+    own = preset or Path(resolved.encoder.path).name
     resolved.name = resolved.name or (f"trial-{own}" if is_trial else own)
     return resolved
 
