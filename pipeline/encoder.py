@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pipeline.batching import Batch, Tokens, by_tokens, tokenise
+from pipeline.dropout import make_fast
 from pipeline.errors import UserError
 from pipeline.files import sha256, write_json
 
@@ -122,6 +123,7 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     if missing:
         log.warning("warning: %s has no trained pooler: pooling=pooler starts from random weights",
                     path)
+    make_fast(backbone)
     encoder = Encoder(backbone, from_hub(AutoTokenizer, path), reading)
     encoder.own_dropout = own
     return encoder

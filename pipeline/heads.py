@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pipeline.batching import Batch, Tokens, by_tokens
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST
+from pipeline.dropout import Dropout
 from pipeline.encoder import Encoder, embed, load_encoder, shown
 from pipeline.errors import UserError
 from pipeline.files import write_json
@@ -56,7 +57,7 @@ class PairScorer(nn.Module):
         self.encoder, self.head = encoder, head
         self.scale, self.shift = 1.0, 0.0
         if head == "cross":
-            self.dropout = nn.Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
+            self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
             self.linear = nn.Linear(encoder.width, 1)
             nn.init.normal_(self.linear.weight, std=0.02)
             nn.init.zeros_(self.linear.bias)
