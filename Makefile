@@ -1,0 +1,31 @@
+# make demo   the whole chain on the bundled sample, with a real encoder and without the Hub
+# make test   the tests
+# make lint   ruff
+# Each makes the environment in .venv first, from requirements.lock.
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test lint env clean
+
+demo: env
+	$(BIN)/python run.py stage=sts trial=always
+
+test: env
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: env
+	$(BIN)/ruff check .
+
+env: .venv/ready
+
+.venv/ready: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: Python 3.11 or newer is needed: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-virtualenv \
+		--requirement requirements.lock
+	@touch $@
+
+clean:
+	rm -rf .venv runs
