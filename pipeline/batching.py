@@ -1,45 +1,26 @@
-"""Token ids made once, seeded batches of rows, and tensors with little padding.
+"""Token ids made once, and seeded batches of rows.
 
-A batch is an array of row numbers. It becomes tensors in a few chunks of like length, so that
-long sentences do not make short ones pay: the model runs the chunks one after the other and puts
-the vectors back in the batch's order, and whatever loss follows sees the batch as if padded whole.
+A batch is an array of row numbers; `Tokens.batch` makes tensors of it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-CHUNK_COST = 256  # tokens: what starting one more chunk costs, measured in padding it must save
+from pipeline.packing import Batch, pack
+
 WRITE_ROWS = 10_000
-
-
-@dataclass
-class Batch:
-    """A batch's tensors: chunks of (rows, length), and each batch row's place in their sequence."""
-
-    chunks: list[dict[str, torch.Tensor]]
-    order: torch.Tensor  # (N,)
-
-    def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device."""
-        return Batch([{name: tensor.to(device, non_blocking=True) for name, tensor in chunk.items()}
-                      for chunk in self.chunks], self.order.to(device))
-
-    def __len__(self) -> int:
-        return len(self.order)
 
 
 class Tokens:
     """Token ids of many sentences or pairs, flat in Arrow memory (from a file: memory-mapped)."""
 
-    def __init__(self, dataset: Any, pad: int) -> None:
-        """Takes a `datasets.Dataset` with the columns ids, first and text, and the padding id."""
-        self.dataset, self.pad = dataset, pad
+    def __init__(self, dataset: Any) -> None:
+        """Takes a `datasets.Dataset` with the columns ids, text and maybe first."""
+        self.dataset = dataset
         chunks = dataset.data.column("ids").chunks
         self.starts = np.cumsum([0] + [len(chunk) for chunk in chunks])
         self.values = [chunk.values.to_numpy() for chunk in chunks]
@@ -64,29 +45,12 @@ class Tokens:
 
     def subset(self, rows: np.ndarray) -> "Tokens":
         """These rows alone, in this order."""
-        return Tokens(self.dataset.select(rows).flatten_indices(), self.pad)
+        return Tokens(self.dataset.select(rows).flatten_indices())
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """The rows as tensors in chunks of like length."""
-        lengths = self.lengths[rows]
-        ascending = np.argsort(lengths, kind="stable")
-        chunks = [self._padded(rows[ascending[start:end]])
-                  for start, end in cut_by_length(lengths[ascending])]
-        order = np.empty(len(rows), np.int64)
-        order[ascending] = np.arange(len(rows))
-        return Batch(chunks, torch.from_numpy(order))
-
-    def _padded(self, rows: np.ndarray) -> dict[str, torch.Tensor]:
-        lengths = self.lengths[rows][:, None]
-        places = np.arange(lengths.max())[None, :]
-        ids = np.full((len(rows), places.shape[1]), self.pad, np.int64)
-        mask = places < lengths
-        ids[mask] = np.concatenate([self.ids(row) for row in rows])
-        tensors = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
-        if self.first is not None:
-            tensors["token_type_ids"] = ((places >= self.first[rows][:, None]) & mask).astype(
-                np.int64)
-        return {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}
+        """The rows as tensors without padding, in this order."""
+        return pack([self.ids(row) for row in rows],
+                    None if self.first is None else self.first[rows])
 
 
 def tokenise(texts: Iterable[Any], tokenizer: Any, max_length: int, prefix: str = "",
@@ -108,12 +72,12 @@ def tokenise(texts: Iterable[Any], tokenizer: Any, max_length: int, prefix: str 
         pieces = [encoded(piece, tokenizer, max_length, prefix, types)
                   for piece in iter(lambda: list(islice(stream, WRITE_ROWS)), [])]
         whole = {name: [row for piece in pieces for row in piece[name]] for name in columns}
-        return Tokens(Dataset.from_dict(whole, features=features), tokenizer.pad_token_id)
+        return Tokens(Dataset.from_dict(whole, features=features))
     with ArrowWriter(path=str(file), features=features) as writer:
         for piece in iter(lambda: list(islice(stream, WRITE_ROWS)), []):
             writer.write_batch(encoded(piece, tokenizer, max_length, prefix, types))
         writer.finalize()
-    return Tokens(Dataset.from_file(str(file)), tokenizer.pad_token_id)
+    return Tokens(Dataset.from_file(str(file)))
 
 
 def encoded(texts: list[Any], tokenizer: Any, max_length: int, prefix: str,
@@ -129,22 +93,6 @@ def encoded(texts: list[Any], tokenizer: Any, max_length: int, prefix: str,
     if types:
         columns["first"] = [len(row) - sum(row) for row in made["token_type_ids"]]
     return columns
-
-
-def cut_by_length(ascending: np.ndarray) -> list[tuple[int, int]]:
-    """Cuts sorted lengths where padding plus CHUNK_COST a chunk is least (dynamic programme)."""
-    ends = np.append(np.flatnonzero(np.diff(ascending)) + 1, len(ascending))
-    starts = np.concatenate([[0], ends])
-    best, cut = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
-    for k in range(1, len(starts)):
-        cost = best[:k] + (starts[k] - starts[:k]) * int(ascending[starts[k] - 1]) + CHUNK_COST
-        cut[k] = cost.argmin()
-        best[k] = cost[cut[k]]
-    spans, k = [], len(starts) - 1
-    while k:
-        spans.append((int(starts[cut[k]]), int(starts[k])))
-        k = int(cut[k])
-    return spans[::-1]
 
 
 def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool) -> list[np.ndarray]:

@@ -5,16 +5,10 @@ encoder. Here one 64-bit draw of the same generator makes four masks of 16 bits:
 exact to 1/65536, and seeding, saving and restoring torch's generator work as before.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 LEVELS = 1 << 16
-ATTENTION = "sdpa_fast_dropout"
 
 
 def scaled_mask(like: Tensor, p: float) -> Tensor:
@@ -42,34 +36,9 @@ class Dropout(nn.Dropout):
         return dropout(x, self.p, self.training)
 
 
-def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-              attention_mask: Tensor | None, dropout: float = 0.0, scaling: float | None = None,
-              **options: Any) -> tuple[Tensor, Tensor | None]:
-    """Scaled-dot-product attention: (B, heads, length, d) three times to (B, length, heads, d).
-
-    torch's own kernel, except on the CPU with dropout, where that kernel would draw slow masks.
-    """
-    if dropout == 0 or query.device.type != "cpu":
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout,
-                                      scaling=scaling, **options)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    weights = (query * scaling) @ key.transpose(2, 3)  # (B, heads, length, length)
-    if attention_mask is not None:
-        weights = weights.masked_fill(~attention_mask, torch.finfo(weights.dtype).min)
-    weights = weights.softmax(dim=-1)
-    weights = weights * scaled_mask(weights, dropout)
-    return (weights @ value).transpose(1, 2).contiguous(), None
-
-
-AttentionInterface.register(ATTENTION, attention)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-
-
-def make_fast(model: nn.Module) -> None:
-    """Gives a model of transformers the fast masks, where it has torch's standard parts."""
+def use_fast_dropout(model: nn.Module) -> None:
+    """Replaces the model's dropout layers by fast ones."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p))
-    if getattr(model.config, "_attn_implementation", None) == "sdpa":
-        model.set_attn_implementation(ATTENTION)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pipeline.batching import Batch, Tokens, by_tokens, tokenise
-from pipeline.dropout import make_fast
+from pipeline.batching import Tokens, by_tokens, tokenise
+from pipeline.dropout import use_fast_dropout
 from pipeline.errors import UserError
 from pipeline.files import sha256, write_json
+from pipeline.packing import Batch, hidden_states, use_packing
 
 log = logging.getLogger(__name__)
 RECORD = "sentence_encoder.json"
@@ -51,22 +52,15 @@ class Encoder(nn.Module):
         self.has_types = getattr(config, "type_vocab_size", 0) > 1
 
     def forward(self, batch: Batch) -> Tensor:
-        """The batch's vectors (N, d), in its order."""
-        return torch.cat([self.pool(chunk) for chunk in batch.chunks])[batch.order]
-
-    def pool(self, chunk: dict[str, Tensor]) -> Tensor:
-        """One chunk's vectors (rows, d)."""
+        """The batch's sentence vectors (N, d), in its order."""
         pooling = self.reading.pooling
-        states = self.backbone(**chunk, output_hidden_states=pooling == "first_last_mean")
-        if pooling == "pooler":
-            return states.pooler_output
-        last = states.last_hidden_state  # (rows, length, d)
-        if pooling == "first_last_mean":
-            last = (states.hidden_states[1] + last) / 2
+        last = hidden_states(self.backbone, batch, both=pooling == "first_last_mean")  # (T, d)
         if pooling in ("mean", "first_last_mean"):
-            mask = chunk["attention_mask"].unsqueeze(-1).to(last.dtype)  # (rows, length, 1)
-            return (last * mask).sum(1) / mask.sum(1)
-        return self.mlp(last[:, 0]) if self.mlp is not None and self.training else last[:, 0]
+            return torch.segment_reduce(last.float(), "mean", lengths=batch.lengths)
+        cls = last[batch.lengths.cumsum(0) - batch.lengths]  # (N, d)
+        if pooling == "pooler":
+            return self.backbone.pooler(cls[:, None])
+        return self.mlp(cls) if self.mlp is not None and self.training else cls
 
     def tokens(self, texts: Any, file: Path | None = None) -> Tokens:
         """Token ids of sentences or pairs, as this encoder reads them."""
@@ -123,7 +117,8 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     if missing:
         log.warning("warning: %s has no trained pooler: pooling=pooler starts from random weights",
                     path)
-    make_fast(backbone)
+    use_fast_dropout(backbone)
+    use_packing(backbone)
     encoder = Encoder(backbone, from_hub(AutoTokenizer, path), reading)
     encoder.own_dropout = own
     return encoder

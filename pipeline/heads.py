@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pipeline.batching import Batch, Tokens, by_tokens
+from pipeline.batching import Tokens, by_tokens
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST
 from pipeline.dropout import Dropout
@@ -22,6 +22,7 @@ from pipeline.encoder import Encoder, embed, load_encoder, shown
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.metrics import normalised
+from pipeline.packing import Batch
 
 RECORD = "head.json"
 

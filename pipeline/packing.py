@@ -1,0 +1,173 @@
+"""Batches without padding: sequences one after the other, padded only inside attention.
+
+An encoder's linear layers, norms and activations do not care where a sequence ends; attention
+does. So a batch's tokens run through the layers as one long row (1, T), and attention alone lays
+them out in a few padded groups of like length. The result equals a padded batch's to rounding.
+Architectures whose attention is of another kind (DeBERTa) are run group by group instead.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from pipeline.dropout import scaled_mask
+
+PACKABLE = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
+ATTENTION = "packed"
+GROUP_COST = 256  # tokens: what one more group costs, measured in padding that it must save
+
+
+@dataclass
+class Batch:
+    """N sequences of T tokens in all, and their places when padded in groups (P tokens)."""
+
+    ids: Tensor  # (T,)
+    positions: Tensor  # (T,) counted from 0 in each sequence
+    types: Tensor | None  # (T,) 0 for a pair's first sentence, 1 for its second
+    lengths: Tensor  # (N,)
+    index: Tensor  # (P,) the token at each padded place; padding repeats a token
+    real: Tensor  # (P,) whether a padded place is a token
+    place: Tensor  # (T,) each token's padded place
+    groups: list[tuple[int, int]]  # sequences and length of each group, in the order of index
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+        values = (getattr(self, item.name) for item in fields(self))
+        return Batch(*(value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+                       for value in values))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def masks(self) -> list[Tensor | None]:
+        """Each group's mask (n, L), or None where the group has no padding."""
+        parts = self.real.split([n * length for n, length in self.groups])
+        # A group is free of padding when its length is all its sequences': known without a look
+        # at the device.
+        return [part.view(shape) for part, shape in zip(parts, self.groups, strict=True)]
+
+
+def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
+    """A batch of token id sequences; first (N,): how many tokens of each have type 0."""
+    lengths = np.array([len(sequence) for sequence in sequences])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    ascending = np.argsort(lengths, kind="stable")
+    index, real, groups = [], [], []
+    for begin, end in cut_by_length(lengths[ascending]):
+        rows = ascending[begin:end]
+        longest = int(lengths[rows].max())
+        places = np.arange(longest)[None, :]
+        inside = places < lengths[rows][:, None]  # (n, L)
+        index.append(np.where(inside, starts[rows][:, None] + places, starts[rows][:, None]))
+        real.append(inside)
+        groups.append((len(rows), longest))
+    flat_index = np.concatenate([part.ravel() for part in index])
+    flat_real = np.concatenate([part.ravel() for part in real])
+    place = np.empty(len(positions), np.int64)
+    place[flat_index[flat_real]] = np.flatnonzero(flat_real)
+    types = (positions >= np.repeat(first, lengths)).astype(np.int64) if first is not None else None
+    ids = np.concatenate(sequences).astype(np.int64)
+    return Batch(*(part if part is None else torch.from_numpy(part) for part in
+                   (ids, positions, types, lengths, flat_index, flat_real, place)), groups)
+
+
+def cut_by_length(ascending: np.ndarray) -> list[tuple[int, int]]:
+    """Cuts sorted lengths where padding plus GROUP_COST a group is least (dynamic programme)."""
+    ends = np.append(np.flatnonzero(np.diff(ascending)) + 1, len(ascending))
+    starts = np.concatenate([[0], ends])
+    best, cut = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    for k in range(1, len(starts)):
+        cost = best[:k] + (starts[k] - starts[:k]) * int(ascending[starts[k] - 1]) + GROUP_COST
+        cut[k] = cost.argmin()
+        best[k] = cost[cut[k]]
+    spans, k = [], len(starts) - 1
+    while k:
+        spans.append((int(starts[cut[k]]), int(starts[k])))
+        k = int(cut[k])
+    return spans[::-1]
+
+
+class Pad(torch.autograd.Function):
+    """(T, d) to (P, d). Its gradient is a look-up too, since padding has none."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, index: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        return packed.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (place,) = ctx.saved_tensors
+        return gradient.index_select(0, place), None, None
+
+
+def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None,
+              dropout: float = 0.0, scaling: float | None = None, batch: Batch | None = None,
+              **_: Any) -> tuple[Tensor, None]:
+    """Attention of packed sequences: (1, heads, T, d) three times to (1, T, heads, d)."""
+    heads, width = query.shape[1], query.shape[3]
+    padded = [Pad.apply(x[0].transpose(0, 1).reshape(-1, heads * width), batch.index, batch.place)
+              for x in (query, key, value)]  # (P, heads * d) each
+    scaling = width**-0.5 if scaling is None else scaling
+    outputs, start = [], 0
+    for (n, length), real in zip(batch.groups, batch.masks(), strict=True):
+        q, k, v = (x[start:start + n * length].view(n, length, heads, width).transpose(1, 2)
+                   for x in padded)  # (n, heads, L, d)
+        context = attend(q, k, v, real[:, None, None, :], dropout, scaling)
+        outputs.append(context.transpose(1, 2).reshape(n * length, heads * width))
+        start += n * length
+    return torch.cat(outputs).index_select(0, batch.place).view(1, -1, heads, width), None
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float,
+           scaling: float) -> Tensor:
+    """Scaled-dot-product attention (n, heads, L, d); on the CPU with fast dropout masks."""
+    if dropout == 0 or query.device.type != "cpu":
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
+    weights = (query * scaling) @ key.transpose(2, 3)  # (n, heads, L, L)
+    weights = weights.masked_fill(~mask, torch.finfo(weights.dtype).min).softmax(dim=-1)
+    return (weights * scaled_mask(weights, dropout)) @ value
+
+
+AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, lambda *args, **options: None)
+
+
+def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tensor:
+    """The backbone's last hidden states (T, d); both: the mean of first and last layer's."""
+    if backbone.config._attn_implementation == ATTENTION:
+        shift = backbone.config.pad_token_id + 1 if "roberta" in backbone.config.model_type else 0
+        types = {} if batch.types is None else {"token_type_ids": batch.types[None]}
+        states = backbone(input_ids=batch.ids[None], position_ids=batch.positions[None] + shift,
+                          output_hidden_states=both, batch=batch, **types)
+        return chosen(states, both)[0]
+    outputs, start = [], 0
+    for (n, length), real in zip(batch.groups, batch.masks(), strict=True):
+        index = batch.index[start:start + n * length]
+        ids = torch.where(real, batch.ids[index].view(n, length), backbone.config.pad_token_id)
+        types = ({} if batch.types is None else
+                 {"token_type_ids": batch.types[index].view(n, length)})
+        states = backbone(input_ids=ids, attention_mask=real.long(), output_hidden_states=both,
+                          **types)
+        outputs.append(chosen(states, both).flatten(0, 1))
+        start += n * length
+    return torch.cat(outputs).index_select(0, batch.place)
+
+
+def chosen(states: Any, both: bool) -> Tensor:
+    """The last hidden states, or the mean of the first layer's and the last."""
+    last = states.last_hidden_state
+    return (states.hidden_states[1] + last) / 2 if both else last
+
+
+def use_packing(backbone: nn.Module) -> None:
+    """Switches a backbone whose attention can be packed to packed attention."""
+    config = backbone.config
+    if config.model_type in PACKABLE and config._attn_implementation == "sdpa":
+        backbone.set_attn_implementation(ATTENTION)
