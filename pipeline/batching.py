@@ -109,22 +109,6 @@ def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool) -> list[
     return batches
 
 
-def grouped_by_length(lengths: np.ndarray, size: int, seed: int, epoch: int,
-                      window: int = 20) -> list[np.ndarray]:
-    """An epoch's batches of like length: sorted within windows of shuffled batches, then shuffled.
-
-    For losses whose rows do not depend on each other.
-    """
-    random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(lengths))
-    batches: list[np.ndarray] = []
-    for start in range(0, len(order), size * window):
-        part = order[start:start + size * window]
-        part = part[np.argsort(lengths[part], kind="stable")]
-        batches += [part[at:at + size] for at in range(0, len(part), size)]
-    return [batches[i] for i in random.permutation(len(batches))]
-
-
 def by_tokens(lengths: np.ndarray, budget: int = 8192) -> Iterator[np.ndarray]:
     """Batches for reading only: longest first, at most `budget` padded tokens each."""
     order = np.argsort(-lengths, kind="stable")

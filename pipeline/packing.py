@@ -44,11 +44,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def masks(self) -> list[Tensor | None]:
-        """Each group's mask (n, L), or None where the group has no padding."""
+    def masks(self) -> list[Tensor]:
+        """Each group's mask (n, L): where its padded places are tokens."""
         parts = self.real.split([n * length for n, length in self.groups])
-        # A group is free of padding when its length is all its sequences': known without a look
-        # at the device.
         return [part.view(shape) for part, shape in zip(parts, self.groups, strict=True)]
 
 

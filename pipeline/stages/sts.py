@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline.batching import grouped_by_length
+from pipeline.batching import shuffled
 from pipeline.config import Config
 from pipeline.data import HIGHEST, Competition, content_hash, read_competition
 from pipeline.errors import UserError
@@ -83,8 +83,8 @@ def complete(config: Config) -> Run:
                     "spearman": float(spearman(raw, labels))}
 
         task = Task(
-            batches=lambda epoch: grouped_by_length(train_pairs.lengths, settings.batch_size,
-                                                    config.seed, epoch),
+            batches=lambda epoch: shuffled(len(train_pairs), settings.batch_size, config.seed,
+                                           epoch, drop_last=False),
             loss=loss, evaluate=evaluate,
             best_by="spearman" if settings.head == "bi" else "pearson",
             tokens=lambda rows: int(train_pairs.lengths[rows].sum()),
