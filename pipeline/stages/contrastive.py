@@ -1,0 +1,88 @@
+"""What simcse and contrastive nli share: dev similarity and geometry around the training loop."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from pipeline.config import Training
+from pipeline.data import Competition
+from pipeline.encoder import Encoder
+from pipeline.files import write_json, written_aside
+from pipeline.geometry import Geometry, collapse_warning
+from pipeline.heads import PairScorer, raw_scores
+from pipeline.metrics import interval, pearson, spearman
+from pipeline.runs import Run
+from pipeline.stages.chain import recipe
+from pipeline.training import Task, read_history, train
+
+log = logging.getLogger(__name__)
+
+
+def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
+                      competition: Competition, settings: Training, geometry_every: int, seed: int,
+                      batches: Callable[[int], list[np.ndarray]],
+                      loss: Callable[[nn.Module, np.ndarray], Tensor],
+                      tokens: Callable[[np.ndarray], int],
+                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int]) -> None:
+    """Trains the encoder by `loss`, keeps the best dev Spearman, writes model/ and metrics.json.
+
+    facts are sizes that metrics.json records too.
+    """
+    device, scorer = accelerator.device, PairScorer(encoder, "bi")
+    dev = scorer.pairs(competition.dev)
+    labels = competition.dev["label"].to_numpy()
+    geometry = Geometry(dev.tokens, dev.left, dev.right, labels, seed)
+
+    def cosines() -> np.ndarray:
+        with accelerator.autocast():
+            return raw_scores(scorer, dev, device)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        scores = cosines()
+        return {"spearman": float(spearman(scores, labels)),
+                "pearson": float(pearson(scores, labels))}
+
+    def measure(model: nn.Module) -> dict[str, float]:
+        with accelerator.autocast():
+            return geometry.measure(encoder, device)
+
+    task = Task(batches=batches, loss=loss, tokens=tokens, texts=texts, evaluate=evaluate,
+                best_by="spearman", measure=measure, measure_every=geometry_every)
+    state = train(encoder, task, recipe(settings), accelerator, run.folder)
+    scores, after = cosines(), measure(encoder)
+    with written_aside(run.model) as aside:
+        encoder.save(aside)
+    history = read_history(run.folder / "history.jsonl")
+    write_json(run.folder / "metrics.json", {
+        "dev": {"n": len(labels), "pearson": interval(pearson, scores, labels),
+                "spearman": interval(spearman, scores, labels)},
+        "before": {"dev": history[0]["eval"], "geometry": history[0]["geometry"]},
+        "geometry": after, "best_step": state.best_step, "steps": state.step, **facts})
+    report(run.shape["stage"], history, settings.batch_size, state.best_step, after)
+
+
+def report(stage: str, history: list[dict], batch_size: int, best_step: int,
+           after: dict[str, float]) -> None:
+    """Says in a few lines what the stage did to the space."""
+    before, steps = history[0], [line for line in history if "loss" in line]
+    seconds = sum(line["seconds"] for line in steps)
+    log.info("%s: %d steps, %.1f rows and %.0f real tokens a second", stage, len(steps),
+             batch_size * len(steps) / seconds, sum(line["tokens"] for line in steps) / seconds)
+    best = next((line["eval"]["spearman"] for line in history
+                 if "eval" in line and line["step"] == best_step), None)
+    if best is None:
+        log.warning("warning: dev Spearman was never a number: are dev's labels constant?")
+        return
+    log.info("%s: dev Spearman %.4f -> %.4f (best, step %d)", stage, before["eval"]["spearman"],
+             best, best_step)
+    log.info("%s: %s", stage, ", ".join(
+        f"{name.replace('_', ' ')} {float('nan') if old is None else old:.3f} -> {after[name]:.3f}"
+        for name, old in before["geometry"].items()))
+    if best < before["eval"]["spearman"]:
+        log.warning("warning: no evaluation was better than the encoder it began with; try a lower "
+                    "%s.learning_rate or a chain without %s", stage, stage)
+    if words := collapse_warning(after["mean_cosine"]):
+        log.warning("warning: %s", words)
