@@ -25,6 +25,7 @@ class Data:
     """Where the competition's files are."""
 
     dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)")
+    nli_dir: str = key("data/nli", "folder with files of inference pairs for nli")
     extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv")
 
 
@@ -71,6 +72,23 @@ class Simcse(Training):
 
 
 @dataclass
+class Nli(Training):
+    """Training on inference pairs (supervised SimCSE, or three-way classification)."""
+
+    batch_size: int = key(64, "triplets or pairs in a step", at_least=2)
+    objective: str = key("contrastive", "contrastive: entailment against contradiction and the "
+                                        "batch; classification: three classes",
+                         choices=["contrastive", "classification"])
+    head: str = key("cross", "of classification; cross reads the pair at once, bi [u, v, |u-v|]",
+                    choices=["cross", "bi"])
+    temperature: float = key(0.05, "of contrastive; the cosines are divided by it", above=0)
+    hard_negative_weight: float = key(1.0, "of contrastive; a row's own contradiction counts so "
+                                           "many times; 0: not at all", at_least=0)
+    geometry_every: int = key(10, "of contrastive; steps between measurements of alignment and "
+                                  "uniformity", at_least=1)
+
+
+@dataclass
 class Sts(Training):
     """Regression on the labelled pairs."""
 
@@ -110,6 +128,7 @@ class Config:
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
     simcse: Simcse = field(default_factory=Simcse)
+    nli: Nli = field(default_factory=Nli)
     sts: Sts = field(default_factory=Sts)
 
 

@@ -45,9 +45,48 @@ class Pairs:
             return self.tokens.lengths
         return self.tokens.lengths[self.left] + self.tokens.lengths[self.right]
 
-    def token_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of tokens that the pairs need: (B,) or left then right (2B,)."""
-        return rows if self.left is None else np.concatenate([self.left[rows], self.right[rows]])
+    def batch(self, rows: np.ndarray) -> Batch:
+        """The pairs' tensors: B sequences, or for a bi head 2B, all left then all right."""
+        return self.tokens.batch(rows if self.left is None else
+                                 np.concatenate([self.left[rows], self.right[rows]]))
+
+
+def pairs_for(encoder: Encoder, head: str, frame: pd.DataFrame) -> Pairs:
+    """The frame's sentence_1 and sentence_2 as the encoder reads them under this head."""
+    if head == "cross":
+        return Pairs(encoder.tokens(zip(frame["sentence_1"], frame["sentence_2"], strict=True)))
+    texts, left, right = sentence_table(frame)
+    return Pairs(encoder.tokens(texts), left, right)
+
+
+def linear(width: int, classes: int) -> nn.Linear:
+    """A head's last layer, initialised as BERT initialises its own."""
+    layer = nn.Linear(width, classes)
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class PairClassifier(nn.Module):
+    """An encoder with a class head: batches to logits (N, classes); bi reads [u, v, |u − v|]."""
+
+    def __init__(self, encoder: Encoder, head: str, classes: int) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
+        self.linear = linear(encoder.width * (1 if head == "cross" else 3), classes)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of N pairs (bi: of 2N sentences, all left then all right)."""
+        vectors = self.encoder(batch)
+        if self.head == "bi":
+            left, right = vectors.chunk(2)
+            vectors = torch.cat([left, right, (left - right).abs()], dim=1)  # (N, 3d)
+        return self.linear(self.dropout(vectors))
+
+    def pairs(self, frame: pd.DataFrame) -> Pairs:
+        """The frame's pairs as this classifier reads them."""
+        return pairs_for(self.encoder, self.head, frame)
 
 
 class PairScorer(nn.Module):
@@ -59,9 +98,7 @@ class PairScorer(nn.Module):
         self.scale, self.shift = 1.0, 0.0
         if head == "cross":
             self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
-            self.linear = nn.Linear(encoder.width, 1)
-            nn.init.normal_(self.linear.weight, std=0.02)
-            nn.init.zeros_(self.linear.bias)
+            self.linear = linear(encoder.width, 1)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores (N,) of N pairs, or for a bi head of 2N sentences, all left then all right."""
@@ -72,12 +109,8 @@ class PairScorer(nn.Module):
         return F.cosine_similarity(left, right)
 
     def pairs(self, frame: pd.DataFrame) -> Pairs:
-        """The frame's sentence_1 and sentence_2 as this scorer reads them."""
-        if self.head == "cross":
-            return Pairs(self.encoder.tokens(zip(frame["sentence_1"], frame["sentence_2"],
-                                                 strict=True)))
-        texts, left, right = sentence_table(frame)
-        return Pairs(self.encoder.tokens(texts), left, right)
+        """The frame's pairs as this scorer reads them."""
+        return pairs_for(self.encoder, self.head, frame)
 
     def save(self, folder: Path) -> None:
         """The encoder's folder with the head beside it; the caller renames it into place."""

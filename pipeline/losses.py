@@ -5,13 +5,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def info_nce(anchors: Tensor, positives: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of each anchor's own positive among the batch's (Gao et al. 2021, eq. 1).
+def info_nce(anchors: Tensor, candidates: Tensor, temperature: float,
+             log_weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy of each anchor's own positive among all candidates (Gao et al. 2021, eq. 1, 5).
 
-    anchors and positives are (B, d); the cosine is taken along d, the features.
+    anchors (B, d); candidates (B, d), the i-th the i-th anchor's positive, or (B + H, d) with hard
+    negatives behind them; the cosine is taken along d, the features. log_weights, like the
+    logits (B, B + H), is added to them: −inf leaves a candidate out.
     """
-    anchors, positives = F.normalize(anchors, dim=-1), F.normalize(positives, dim=-1)
-    logits = anchors @ positives.T / temperature  # (B, B)
+    anchors, candidates = F.normalize(anchors, dim=-1), F.normalize(candidates, dim=-1)
+    logits = anchors @ candidates.T / temperature  # (B, B + H)
+    if log_weights is not None:
+        logits = logits + log_weights
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 

@@ -3,8 +3,9 @@
 STAGES = {
     "check": "reads the data and the environment and says what is wrong or risky",
     "simcse": "contrastive pretraining on the competition's sentences, without labels",
+    "nli": "trains on inference pairs: entailment against contradiction, or three classes",
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
     "help": "lists stages, presets and keys",
 }
-TRAINING = ("simcse", "sts")  # those that a chain is made of
+TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of

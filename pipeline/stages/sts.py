@@ -70,7 +70,7 @@ def complete(config: Config) -> Run:
         labels = competition.dev["label"].to_numpy()
 
         def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
-            batch = train_pairs.tokens.batch(train_pairs.token_rows(rows)).to(device)
+            batch = train_pairs.batch(rows).to(device)
             return REGRESSION[name](model(batch).float(), targets[rows].to(device))
 
         def scores(rows: object) -> np.ndarray:
