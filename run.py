@@ -20,7 +20,7 @@ BLAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS,
 def main(words: list[str]) -> int:
     """Runs the stage that the words ask for and returns the exit code."""
     from pipeline.layers import load
-    from pipeline.stages import STAGES
+    from pipeline.stages import ON_DATA, STAGES
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     logging.getLogger("pipeline").setLevel(logging.INFO)
@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
         if config.stage not in STAGES:
             raise UserError(f"stage: expected one of {', '.join(STAGES)}, got {config.stage!r}"
                             f"{nearest(config.stage, list(STAGES))}")
-        if config.trial == "always" and config.stage != "help":
+        if config.trial == "always" and config.stage in ON_DATA:
             print(f"trial: running on the bundled sample {config.data.dir} with preset "
                   f"{config.preset or 'none'}")
         import_module(f"pipeline.stages.{config.stage}").run(config)

@@ -66,6 +66,8 @@ class Simcse(Training):
     batch_size: int = key(64, "sentences in a step; the others are the negatives", at_least=2)
     temperature: float = key(0.05, "the cosines are divided by it", above=0)
     dropout: float = key(0.1, "the only difference between the two views", at_least=0, at_most=0.9)
+    micro_batch: int = key(0, "sequences encoded at a time, with the whole batch's gradients; "
+                              "saves memory; 0: all", at_least=0)
     drop_last: bool = key(True, "leave out an epoch's last batch when it is not full")
     geometry_every: int = key(10, "steps between measurements of alignment and uniformity",
                               at_least=1)
@@ -84,6 +86,8 @@ class Nli(Training):
     temperature: float = key(0.05, "of contrastive; the cosines are divided by it", above=0)
     hard_negative_weight: float = key(1.0, "of contrastive; a row's own contradiction counts so "
                                            "many times; 0: not at all", at_least=0)
+    micro_batch: int = key(0, "of contrastive; sequences encoded at a time, with the whole "
+                              "batch's gradients; saves memory; 0: all", at_least=0)
     geometry_every: int = key(10, "of contrastive; steps between measurements of alignment and "
                                   "uniformity", at_least=1)
 
@@ -97,6 +101,25 @@ class Sts(Training):
                     choices=["cross", "bi"])
     loss: str = key("auto", "auto: mse for cross, cosent for bi",
                     choices=["auto", "mse", "l1", "huber", "cosent", "pearson"])
+
+
+@dataclass
+class Ablate:
+    """A comparison of chains."""
+
+    arms: list[str] = key(["sts", "simcse>sts", "nli>sts", "simcse>nli>sts"],
+                          "chains, their stages joined by '>'; the first is the one that the "
+                          "others are compared with")
+    seeds: list[str] = key(["42", "43"], "every arm is trained with each of these seeds")
+
+
+@dataclass
+class Board:
+    """The list of runs and submissions."""
+
+    public: float = key(-9.0, "a submission's public score, to be recorded; -9: none")
+    private: float = key(-9.0, "a submission's private score, to be recorded; -9: none")
+    format: str = key("table", "how the list is printed", choices=["table", "csv", "json"])
 
 
 @dataclass
@@ -124,12 +147,14 @@ class Config:
     submissions_dir: str = key("submissions", "where submissions go")
     run: str = key("", "a finished run's folder (predict)")
     pairs: str = key("", "a CSV of pairs to be scored (predict)")
-    submission: str = key("", "a submission to be checked (check)")
+    submission: str = key("", "a submission to be checked (check) or scored (board)")
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
     simcse: Simcse = field(default_factory=Simcse)
     nli: Nli = field(default_factory=Nli)
     sts: Sts = field(default_factory=Sts)
+    ablate: Ablate = field(default_factory=Ablate)
+    board: Board = field(default_factory=Board)
 
 
 def keys(schema: type = Config, before: str = "") -> dict[str, tuple[Any, dict]]:

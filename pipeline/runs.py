@@ -66,13 +66,14 @@ class Run:
                         wrong[0])
         return not wrong
 
-    def begin(self, config: str, machine: dict[str, Any]) -> None:
+    def begin(self, config: str, encoder: str, machine: dict[str, Any]) -> None:
         """Writes config.yaml and a manifest that says the run is under way."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "config.yaml", config)
         write_json(self.folder / "manifest.json", {
             "stage": self.shape["stage"], "identity": self.identity, "status": "running",
-            "started": now(), "machine": machine, "versions": versions(), "shape": self.shape})
+            "started": now(), "encoder": encoder, "machine": machine, "versions": versions(),
+            "shape": self.shape})
 
     def finish(self, seconds: float) -> None:
         """Records that it is complete, with a checksum of every file; drops the checkpoints."""

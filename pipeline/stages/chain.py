@@ -83,7 +83,8 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
             run.clear()
         if run.manifest().get("status") == "complete":
             run.clear()
-        run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), hardware.machine(device))
+        run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), config.encoder.path,
+                  hardware.machine(device))
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
         accelerator = hardware.start(device, precision, config.seed, config.deterministic)
         began = time.monotonic()

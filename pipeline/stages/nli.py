@@ -24,6 +24,7 @@ from pipeline.config import Config
 from pipeline.data import Competition, content_hash, read_competition
 from pipeline.errors import UserError
 from pipeline.files import write_json, written_aside
+from pipeline.gradcache import vectors
 from pipeline.heads import PairClassifier
 from pipeline.losses import info_nce
 from pipeline.metrics import interval
@@ -78,10 +79,10 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
     def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
         batch = table[rows]
         negatives = batch[batch[:, 2] >= 0, 2]
-        vectors = model(tokens.batch(np.concatenate([batch[:, 0], batch[:, 1], negatives]))
-                        .to(device)).float()
+        found = vectors(model, tokens, np.concatenate([batch[:, 0], batch[:, 1], negatives]),
+                        settings.micro_batch, device)
         weights = torch.from_numpy(log_weights(batch, settings.hard_negative_weight)).to(device)
-        return info_nce(vectors[:len(rows)], vectors[len(rows):], settings.temperature, weights)
+        return info_nce(found[:len(rows)], found[len(rows):], settings.temperature, weights)
 
     train_contrastive(
         run, accelerator, encoder, competition, settings, settings.geometry_every, config.seed,

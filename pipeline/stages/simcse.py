@@ -19,6 +19,7 @@ from pipeline.config import Config
 from pipeline.corpus import unlabelled
 from pipeline.data import content_hash, read_competition
 from pipeline.errors import UserError
+from pipeline.gradcache import vectors
 from pipeline.losses import info_nce
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, start_of
@@ -56,8 +57,9 @@ def complete(config: Config) -> Run:
         log.info("simcse: %d sentences, %d real tokens", len(tokens), int(tokens.lengths.sum()))
 
         def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
-            both = tokens.batch(np.concatenate([rows, rows])).to(accelerator.device)
-            first, second = model(both).float().chunk(2)  # (B, d) each
+            both = vectors(model, tokens, np.concatenate([rows, rows]), settings.micro_batch,
+                           accelerator.device)
+            first, second = both.chunk(2)  # (B, d) each
             return info_nce(first, second, settings.temperature)
 
         train_contrastive(
