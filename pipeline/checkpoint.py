@@ -17,6 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from pipeline import processes
+from pipeline.errors import UserError
 from pipeline.files import checksums, write_json, written_aside
 
 log = logging.getLogger(__name__)
@@ -54,14 +56,22 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
                 scaler: torch.amp.GradScaler | None, state: State) -> None:
-    """Writes `newest/`; the one before stays in place until this one is complete."""
-    random = {"cpu": torch.get_rng_state()}
+    """Writes `newest/`; the one before stays in place until this one is complete.
+
+    To be called by every process: each has its own random generator, the first one writes.
+    """
+    own = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
-        random["cuda"] = torch.cuda.get_rng_state()
+        own["cuda"] = torch.cuda.get_rng_state()
+    random = {f"{rank}.{name}": tensor for rank, states in enumerate(processes.from_all(own))
+              for name, tensor in states.items()}
+    if processes.rank() > 0:
+        return
     moments = {f"{index}.{name}": torch.as_tensor(value)
                for index, values in optimizer.state_dict()["state"].items()
                for name, value in values.items()}
-    rest = asdict(state) | {"scaler": scaler.state_dict() if scaler else None}
+    rest = asdict(state) | {"scaler": scaler.state_dict() if scaler else None,
+                            "processes": processes.world()}
     with written_aside(folder / "newest") as aside:
         aside.mkdir()
         save_tensors(model.state_dict(), aside / "model.safetensors")
@@ -72,7 +82,9 @@ def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 
 
 def save_best(folder: Path, model: nn.Module) -> None:
-    """Writes `best/`, the weights alone."""
+    """Writes `best/`, the weights alone; only the first process does."""
+    if processes.rank() > 0:
+        return
     with written_aside(folder / "best") as aside:
         aside.mkdir()
         save_tensors(model.state_dict(), aside / "model.safetensors")
@@ -98,12 +110,18 @@ def verified(folder: Path) -> bool:
 
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
             scaler: torch.amp.GradScaler | None) -> State:
-    """Loads `newest/` into model, optimizer and random generators; a fresh State without one."""
+    """Loads `newest/` into model, optimizer and random generators; a fresh State without one.
+
+    Raises UserError when the run was begun with another number of processes.
+    """
     newest, best = folder / "newest", folder / "best"
     if not verified(newest):
         return State()
     rest = json.loads((newest / "state.json").read_text(encoding="utf-8"))
-    scales = rest.pop("scaler")
+    scales, begun_with = rest.pop("scaler"), rest.pop("processes")
+    if begun_with != processes.world():
+        raise UserError(f"{newest}: expected {begun_with} processes, as the run was begun with, "
+                        f"got {processes.world()}; force=true begins it anew")
     state = State(**rest)
     if state.best_step >= 0 and not verified(best):
         return State()
@@ -116,10 +134,10 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     optimizer.load_state_dict(state_dict)
     if scaler and scales:
         scaler.load_state_dict(scales)
-    random = load_file(newest / "random.safetensors")
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
+    random, rank = load_file(newest / "random.safetensors"), processes.rank()
+    torch.set_rng_state(random[f"{rank}.cpu"])
+    if f"{rank}.cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random[f"{rank}.cuda"])
     return state
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pipeline import processes
 from pipeline.batching import Tokens, by_tokens, tokenise
 from pipeline.dropout import use_fast_dropout
 from pipeline.errors import UserError
@@ -198,28 +199,23 @@ def fingerprint(path: str) -> dict[str, str]:
 
 
 def shown(batches: Iterable[np.ndarray], total: int, desc: str) -> Iterator[np.ndarray]:
-    """The batches of rows, with a progress bar over the rows if desc names one."""
-    with tqdm(total=total, desc=desc, unit="row", disable=not desc) as bar:
-        for rows in batches:
+    """This process's share of the batches, with a progress bar over rows if desc names one."""
+    with tqdm(total=total, desc=desc, unit="row", disable=not desc or processes.rank() > 0) as bar:
+        for rows in processes.own_of(batches):
             yield rows
-            bar.update(len(rows))
+            bar.update(len(rows) * processes.world())
 
 
 @torch.inference_mode()
-def embed(encoder: nn.Module, tokens: Tokens, device: torch.device, desc: str = "") -> np.ndarray:
+def embed(encoder: Encoder, tokens: Tokens, device: torch.device, desc: str = "") -> np.ndarray:
     """Vectors (n, d) float32 of all rows, longest first so that memory peaks at the start.
 
     desc: the name of a progress bar; empty for none.
     """
     was_training = encoder.training
     encoder.eval()
-    vectors: np.ndarray | None = None
+    vectors = np.zeros((len(tokens), encoder.width), np.float32)
     for rows in shown(by_tokens(tokens.lengths), len(tokens), desc):
-        part = encoder(tokens.batch(rows).to(device)).float().cpu().numpy()
-        if vectors is None:
-            vectors = np.empty((len(tokens), part.shape[1]), np.float32)
-        vectors[rows] = part
+        vectors[rows] = encoder(tokens.batch(rows).to(device)).float().cpu().numpy()
     encoder.train(was_training)
-    if vectors is None:
-        raise ValueError("expected sentences to embed, got none")
-    return vectors
+    return processes.summed(vectors, device)

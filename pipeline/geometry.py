@@ -6,10 +6,9 @@ shows in one number whether the space has collapsed.
 
 import numpy as np
 import torch
-from torch import nn
 
 from pipeline.batching import Tokens
-from pipeline.encoder import embed
+from pipeline.encoder import Encoder, embed
 from pipeline.metrics import alignment, mean_cosine, normalised, uniformity
 
 POSITIVE_ABOVE = 4.0  # label from which a pair counts as positive
@@ -34,9 +33,9 @@ class Geometry:
         self.right = np.array([place[row] for row in right[chosen]], int)
         self.tokens = tokens.subset(rows)
 
-    def measure(self, model: nn.Module, device: torch.device) -> dict[str, float]:
+    def measure(self, encoder: Encoder, device: torch.device) -> dict[str, float]:
         """Alignment of the positive pairs, uniformity and mean cosine of all sentences."""
-        vectors = normalised(embed(model, self.tokens, device))
+        vectors = normalised(embed(encoder, self.tokens, device))
         return {"alignment": alignment(vectors[self.left], vectors[self.right]),
                 "uniformity": uniformity(vectors), "mean_cosine": mean_cosine(vectors)}
 

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeline import processes
 from pipeline.batching import Tokens
 
 
 def vectors(model: nn.Module, tokens: Tokens, rows: np.ndarray, piece: int,
             device: torch.device) -> Tensor:
-    """The rows' vectors (N, d) in fp32, `piece` sequences at a time; 0: all at once."""
-    if not piece or piece >= len(rows):
-        return model(tokens.batch(rows).to(device)).float()
-    parts = [checkpoint(model, tokens.batch(rows[start:start + piece]).to(device),
+    """The rows' vectors (N, d) in fp32, `piece` sequences at a time; 0: all at once.
+
+    Several processes share the rows; each gets the vectors of all.
+    """
+    mine = processes.own(rows)
+    if not piece or piece >= len(mine):
+        return processes.gathered(model(tokens.batch(mine).to(device)).float(), len(rows))
+    parts = [checkpoint(model, tokens.batch(mine[start:start + piece]).to(device),
                         use_reentrant=False)
-             for start in range(0, len(rows), piece)]
-    return torch.cat(parts).float()
+             for start in range(0, len(mine), piece)]
+    return processes.gathered(torch.cat(parts).float(), len(rows))

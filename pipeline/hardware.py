@@ -1,5 +1,6 @@
 """What the machine can do: device, precision, threads, seeds."""
 
+import logging
 import os
 import platform
 
@@ -9,6 +10,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from transformers import PretrainedConfig
 
+from pipeline import processes
 from pipeline.errors import UserError
 
 
@@ -45,17 +47,24 @@ def pick_precision(precision: str, device: str) -> str:
 
 
 def start(device: str, precision: str, seed: int, deterministic: bool) -> Accelerator:
-    """Seeds everything and returns the accelerator for the device and precision."""
+    """Seeds everything and returns the accelerator for the device and precision.
+
+    Under torchrun or accelerate launch it joins the processes; each has its own dropout masks, and
+    only the first one speaks.
+    """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     if device == "cuda":
         torch.set_float32_matmul_precision("high")
-    set_seed(seed)
     # accelerate keeps one state a process; stages of one chain may differ in precision.
     AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(mixed_precision="no" if precision == "fp32" else precision,
-                       cpu=device == "cpu")
+    accelerator = Accelerator(mixed_precision="no" if precision == "fp32" else precision,
+                              cpu=device == "cpu")
+    set_seed(seed + processes.rank())
+    if processes.rank() > 0:
+        logging.getLogger("pipeline").setLevel(logging.ERROR)
+    return accelerator
 
 
 def free_memory(device: str) -> int:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from pipeline import processes
 from pipeline.batching import Tokens, by_tokens
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST
@@ -144,9 +145,10 @@ def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device,
         vectors = normalised(embed(scorer.encoder, pairs.tokens, device, desc))
         scores = (vectors[pairs.left] * vectors[pairs.right]).sum(axis=1)
     else:
-        scores = np.empty(len(pairs), np.float32)
+        scores = np.zeros(len(pairs), np.float32)
         for rows in shown(by_tokens(pairs.lengths), len(pairs), desc):
             scores[rows] = scorer(pairs.tokens.batch(rows).to(device)).float().cpu().numpy()
+        scores = processes.summed(scores, device)
     scorer.train(was_training)
     return scores
 

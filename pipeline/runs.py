@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pipeline import __version__
+from pipeline import __version__, processes
 from pipeline.errors import UserError
 from pipeline.files import checksums, write_json, write_text
 
@@ -111,9 +111,15 @@ def finished(path: str) -> Path:
 
 @contextmanager
 def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
-    """The run of this shape, under any name, with no other process in it: a second one waits."""
+    """The run of this shape, under any name, with no other command in it: a second one waits.
+
+    Of several processes of one command the first claims it for all.
+    """
     if not re.fullmatch(r"[\w가-힣.-]{1,80}", name) or name.startswith("."):
         raise UserError(f"name: expected letters, digits, '-', '_' and '.', got {name!r}")
+    if processes.rank() > 0:
+        yield Run(Path(processes.from_first("")), shape)
+        return
     stage_dir, mark = runs_dir / shape["stage"], identity(shape)
     stage_dir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(stage_dir / f".{mark}.lock")
@@ -125,6 +131,7 @@ def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
     with lock:
         there = sorted(stage_dir.glob(f"*-{mark}"))
         run = Run(there[0] if there else stage_dir / f"{name}-{mark}", shape)
+        processes.from_first(str(run.folder))
         with logged_to(run.folder):
             yield run
 

@@ -7,7 +7,6 @@ the best weights, early stopping, history and checkpoints. The order of batches 
 seed and epoch and the learning rate one of the step, so that a resumed run repeats them exactly.
 """
 
-import json
 import logging
 import math
 import signal
@@ -23,10 +22,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pipeline import checkpoint
+from pipeline import checkpoint, processes
 from pipeline.checkpoint import State
-from pipeline.errors import NotFinite, Stopped
-from pipeline.files import plain, write_text
+from pipeline.errors import Stopped
+from pipeline.history import StepLog
 
 log = logging.getLogger(__name__)
 FLUSH = 10  # steps whose losses are read at once: reading one makes a GPU wait
@@ -76,32 +75,6 @@ class Task:
     measure_every: int = 10
 
 
-class History:
-    """`history.jsonl`: a line per step, evaluation and measurement."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        """Keeps what an earlier part of the run wrote up to `step`."""
-        self.path = path
-        lines = read_history(path) if step else []
-        write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
-
-    def add(self, *lines: dict) -> None:
-        """Appends lines."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(plain(line)) + "\n" for line in lines))
-
-
-def read_history(path: Path) -> list[dict]:
-    """The lines of a `history.jsonl`, up to the first that a crash cut short."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
-    return lines
-
-
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """Collects SIGINT and SIGTERM in a list, so that a step is never torn; twice ends at once."""
@@ -139,30 +112,24 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     total, every = recipe.steps(per_epoch), recipe.interval(per_epoch)
     bare, optimizer = model, adamw(model, recipe)
     model, optimizer = accelerator.prepare(model, optimizer)
-    saved, scaler = folder / "checkpoints", accelerator.scaler
-    state = checkpoint.restore(saved, bare, optimizer.optimizer, scaler)
-    history = History(folder / "history.jsonl", state.step)
-    before, began = state.seconds, time.monotonic()
-
-    def save() -> None:
-        state.seconds = before + time.monotonic() - began
-        checkpoint.save_newest(saved, bare, optimizer.optimizer, scaler, state)
-
+    keeper = Keeper(folder / "checkpoints", bare, optimizer.optimizer, accelerator.scaler)
+    state, batches = keeper.state, []
+    steps = StepLog(folder / "history.jsonl", state.step, task.tokens, task.texts,
+                    strict=accelerator.scaler is None)
     if state.step:
         log.info("resumed at step %d of %d", state.step, total)
     else:
-        first = measured(task, model, 0, due=True) | {"eval": task.evaluate(model)}
-        history.add({"step": 0} | first)
-        log.info("step 0: %s", summary(first["eval"]))
+        found = look(task, model, evaluate=True, measure=True)
+        steps.add_line({"step": 0} | found)
+        log.info("step 0: %s", summary(found["eval"]))
     model.train()
-    pending = Pending(task, history, strict=scaler is None)
-    with stop_signals() as stopped, tqdm(total=total, initial=state.step, unit="step",
-                                         desc=folder.parent.name) as bar:
+    with stop_signals() as received, tqdm(total=total, initial=state.step, unit="step", desc=
+                                          folder.parent.name, disable=processes.rank() > 0) as bar:
         while state.step < total and not state.stopped_early:
             epoch, place = divmod(state.step, per_epoch)
-            if place == 0 or not pending.batches:
-                pending.batches = task.batches(epoch)
-            rows, rate = pending.batches[place], recipe.rate(state.step, total)
+            if place == 0 or not batches:
+                batches = task.batches(epoch)
+            rows, rate = batches[place], recipe.rate(state.step, total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = task.loss(model, rows)
@@ -171,43 +138,32 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             optimizer.step()
             optimizer.zero_grad()
             state.step += 1
-            pending.add(state.step, rows, loss.detach(), norm, rate)
+            steps.add(state.step, rows, loss.detach(), norm, rate)
             bar.update()
+            stopped = processes.largest(max(received, default=0), accelerator.device)
             is_due = state.step % every == 0 or state.step == total
-            geometry_due = state.step % task.measure_every == 0 or is_due
-            if len(pending.steps) >= FLUSH or is_due or geometry_due or stopped:
-                bar.set_postfix_str(f"loss {pending.flush():.4f}")
-            found = measured(task, model, state.step, geometry_due)
+            measure_due = is_due or state.step % task.measure_every == 0
+            if measure_due or stopped or len(steps.waiting) >= FLUSH:
+                bar.set_postfix_str(f"loss {steps.flush():.4f}")
+            found = look(task, model, is_due, measure_due)
             if is_due:
-                found["eval"] = task.evaluate(model)
-                judge(found["eval"][task.best_by], state, recipe, saved, bare)
+                is_best = keeper.judge(found["eval"][task.best_by], recipe.patience)
                 bar.write(f"step {state.step}/{total}: {summary(found['eval'])}"
-                          f"{' (best so far)' if state.best_step == state.step else ''}")
+                          f"{' (best so far)' if is_best else ''}")
             if found:
-                history.add({"step": state.step} | found)
-                pending.restart_clock()
+                steps.add_line({"step": state.step} | found)
             if is_due or stopped:
-                save()
+                keeper.save()
             if stopped and state.step < total:
-                raise Stopped(stopped[0], state.step)
-    if state.best_step >= 0:
-        checkpoint.load_best(saved, bare)
+                raise Stopped(stopped, state.step)
+    keeper.load_best()
     return state
 
 
-def measured(task: Task, model: nn.Module, step: int, due: bool) -> dict:
-    """The task's geometry, if it is due, as a part of a history line."""
-    return {"geometry": task.measure(model)} if task.measure and due else {}
-
-
-def judge(value: float, state: State, recipe: Recipe, saved: Path, model: nn.Module) -> None:
-    """Keeps the weights if the evaluation is the best; counts patience. NaN is never better."""
-    if value > state.best:
-        checkpoint.save_best(saved, model)
-        state.best, state.best_step, state.waiting = value, state.step, 0
-    else:
-        state.waiting += 1
-        state.stopped_early = 0 < recipe.patience <= state.waiting
+def look(task: Task, model: nn.Module, evaluate: bool, measure: bool) -> dict:
+    """The evaluation and the geometry, each if it is due, as a part of a history line."""
+    found = {"geometry": task.measure(model)} if measure and task.measure else {}
+    return found | ({"eval": task.evaluate(model)} if evaluate else {})
 
 
 def summary(evaluation: dict[str, float]) -> str:
@@ -215,45 +171,34 @@ def summary(evaluation: dict[str, float]) -> str:
     return ", ".join(f"dev {name} {value:.4f}" for name, value in evaluation.items())
 
 
-class Pending:
-    """Steps whose losses are still on the device, and the epoch's batches."""
+class Keeper:
+    """What of a training outlives the process: its state, checkpoints and best weights."""
 
-    def __init__(self, task: Task, history: History, strict: bool) -> None:
-        """strict: gradients must be finite too (with fp16's scaler some steps' are not)."""
-        self.task, self.history, self.strict = task, history, strict
-        self.batches: list[np.ndarray] = []
-        self.steps: list[tuple] = []
-        self.clock = time.monotonic()
+    def __init__(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
+                 scaler: torch.amp.GradScaler | None) -> None:
+        """Goes on from what the folder holds."""
+        self.folder, self.model, self.optimizer, self.scaler = folder, model, optimizer, scaler
+        self.state = checkpoint.restore(folder, model, optimizer, scaler)
+        self.before, self.began = self.state.seconds, time.monotonic()
 
-    def restart_clock(self) -> None:
-        """Leaves the time since the last flush out of the steps' seconds (evaluations)."""
-        self.clock = time.monotonic()
+    def judge(self, value: float, patience: int) -> bool:
+        """Keeps the weights if the evaluation is the best; counts patience. NaN is never best."""
+        state = self.state
+        if value > state.best:
+            checkpoint.save_best(self.folder, self.model)
+            state.best, state.best_step, state.waiting = value, state.step, 0
+            return True
+        state.waiting += 1
+        state.stopped_early = 0 < patience <= state.waiting
+        return False
 
-    def add(self, step: int, rows: np.ndarray, loss: Tensor, norm: Tensor, rate: float) -> None:
-        """Remembers a step."""
-        self.steps.append((step, rows, loss, torch.as_tensor(norm), rate))
+    def save(self) -> None:
+        """Writes everything that the next step depends on."""
+        self.state.seconds = self.before + time.monotonic() - self.began
+        checkpoint.save_newest(self.folder, self.model, self.optimizer, self.scaler, self.state)
 
-    def flush(self) -> float:
-        """Reads the losses, writes the history lines and returns the mean loss."""
-        losses = torch.stack([entry[2].float() for entry in self.steps]).tolist()
-        norms = torch.stack([entry[3].float() for entry in self.steps]).tolist()
-        seconds = (time.monotonic() - self.clock) / len(self.steps)
-        lines = [{"step": step, "loss": loss, "lr": rate, "grad_norm": norm,
-                  "tokens": self.task.tokens(rows), "seconds": round(seconds, 4)}
-                 for (step, rows, _, _, rate), loss, norm
-                 in zip(self.steps, losses, norms, strict=True)]
-        self.history.add(*lines)
-        for line, entry in zip(lines, self.steps, strict=True):
-            if not math.isfinite(line["loss"]):
-                self.refuse("loss", line, entry[1])
-            if self.strict and not math.isfinite(line["grad_norm"]):
-                self.refuse("grad_norm", line, entry[1])
-        self.steps = []
-        self.restart_clock()
-        return sum(losses) / len(losses)
-
-    def refuse(self, what: str, line: dict, rows: np.ndarray) -> None:
-        """Ends the run at a step that is no number, with the sentences of its batch."""
-        texts = " | ".join(text.replace("\t", " / ") for text in self.task.texts(rows))
-        raise NotFinite(f"step {line['step']}: expected a finite {what}, got {line[what]}; lower "
-                        f"the learning rate or use precision=fp32; the batch's sentences: {texts}")
+    def load_best(self) -> None:
+        """Leaves the model with the best evaluation's weights, if any evaluation was a number."""
+        processes.wait()
+        if self.state.best_step >= 0:
+            checkpoint.load_best(self.folder, self.model)

@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 from omegaconf import OmegaConf
 
-from pipeline import hardware
+from pipeline import hardware, processes
 from pipeline.config import Config, Training
 from pipeline.encoder import Encoder, fingerprint, load_encoder
 from pipeline.errors import UserError
@@ -74,20 +74,24 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
     precision = hardware.pick_precision(config.precision, device)
     shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
              "seed": config.seed, "precision": precision, "data": data, "start": start.origin}
+    # The accelerator comes first: under torchrun it brings the processes together.
+    accelerator = hardware.start(device, precision, config.seed, config.deterministic)
+    is_first = processes.rank() == 0
     with claimed(Path(config.runs_dir), config.name, shape) as run:
-        if not (config.force and config.stage == stage):
-            if run.is_complete():
-                log.info("%s: reusing %s", stage, run.folder)
-                return run
-        else:
-            run.clear()
-        if run.manifest().get("status") == "complete":
-            run.clear()
-        run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), config.encoder.path,
-                  hardware.machine(device))
+        is_forced = config.force and config.stage == stage
+        if processes.from_first(is_first and not is_forced and run.is_complete()):
+            log.info("%s: reusing %s", stage, run.folder)
+            return run
+        if is_first:
+            if is_forced or run.manifest().get("status") == "complete":
+                run.clear()
+            run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), config.encoder.path,
+                      hardware.machine(device))
+        processes.wait()
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
-        accelerator = hardware.start(device, precision, config.seed, config.deterministic)
         began = time.monotonic()
         work(run, accelerator)
-        run.finish(time.monotonic() - began)
+        if is_first:
+            run.finish(time.monotonic() - began)
+        processes.wait()
     return run

@@ -7,16 +7,18 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from pipeline import processes
 from pipeline.config import Training
 from pipeline.data import Competition
 from pipeline.encoder import Encoder
 from pipeline.files import write_json, written_aside
 from pipeline.geometry import Geometry, collapse_warning
 from pipeline.heads import PairScorer, raw_scores
+from pipeline.history import read_history
 from pipeline.metrics import interval, pearson, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import recipe
-from pipeline.training import Task, read_history, train
+from pipeline.training import Task, train
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                 best_by="spearman", measure=measure, measure_every=geometry_every)
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
     scores, after = cosines(), measure(encoder)
+    if processes.rank() > 0:
+        return
     with written_aside(run.model) as aside:
         encoder.save(aside)
     history = read_history(run.folder / "history.jsonl")

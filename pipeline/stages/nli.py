@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from pipeline import processes
 from pipeline.batching import by_tokens, shuffled
 from pipeline.config import Config
 from pipeline.data import Competition, content_hash, read_competition
@@ -105,19 +106,20 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
     log.info("nli: %d pairs, %s head", len(pairs), settings.head)
 
     def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
-        logits = model(train_pairs.batch(rows).to(device)).float()  # (B, 3)
+        mine = train_pairs.batch(processes.own(rows)).to(device)
+        logits = processes.gathered(model(mine).float(), len(rows))  # (B, 3)
         return F.cross_entropy(logits, targets[rows].to(device))
 
     @torch.inference_mode()
     def right() -> np.ndarray:
         classifier.eval()
-        found = np.empty(len(labels), bool)
+        found = np.zeros(len(labels))
         with accelerator.autocast():
-            for rows in by_tokens(dev_pairs.lengths):
+            for rows in processes.own_of(by_tokens(dev_pairs.lengths)):
                 logits = classifier(dev_pairs.batch(rows).to(device))
                 found[rows] = logits.argmax(dim=1).cpu().numpy() == labels[rows]
         classifier.train()
-        return found.astype(float)
+        return processes.summed(found, device)
 
     task = Task(
         batches=lambda epoch: shuffled(len(pairs), settings.batch_size, config.seed, epoch,
@@ -128,6 +130,8 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
             ["premise", "hypothesis"]].itertuples(index=False)])
     state = train(classifier, task, recipe(settings), accelerator, run.folder)
     accuracy = interval(np.mean, right())
+    if processes.rank() > 0:
+        return
     with written_aside(run.model) as aside:
         classifier.encoder.save(aside)
     write_json(run.folder / "metrics.json", {

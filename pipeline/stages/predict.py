@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import hardware
+from pipeline import hardware, processes
 from pipeline.config import Config
 from pipeline.data import read_pairs
 from pipeline.errors import UserError
@@ -41,6 +41,8 @@ def run(config: Config) -> None:
     with accelerator.autocast():
         raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="predict")
     predictions = to_labels(scorer, raw)
+    if processes.rank() > 0:
+        return
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
     ids = frame["id"].tolist()
     origin = {"runs": [str(folder)], "pairs": str(file)}

@@ -14,6 +14,7 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from pipeline import processes
 from pipeline.batching import shuffled
 from pipeline.config import Config
 from pipeline.corpus import unlabelled
@@ -51,7 +52,7 @@ def complete(config: Config) -> Run:
         if settings.dropout == 0:
             log.warning("warning: simcse.dropout=0 makes the two views equal: nothing is learnt")
         encoder = start.load(settings.dropout).to(accelerator.device)
-        corpus = run.folder / "checkpoints" / "corpus.arrow"
+        corpus = run.folder / "checkpoints" / f"corpus-{processes.rank()}.arrow"
         corpus.parent.mkdir(exist_ok=True)
         tokens = encoder.tokens(unlabelled(frames, extra), corpus)
         log.info("simcse: %d sentences, %d real tokens", len(tokens), int(tokens.lengths.sum()))

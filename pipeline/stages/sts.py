@@ -17,6 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from pipeline import processes
 from pipeline.batching import shuffled
 from pipeline.config import Config
 from pipeline.data import HIGHEST, Competition, content_hash, read_competition
@@ -38,6 +39,8 @@ def run(config: Config) -> None:
     """Completes the stage, writes the submission and says how good it is."""
     competition = read_competition(Path(config.data.dir))
     finished = complete(config)
+    if processes.rank() > 0:
+        return
     metrics = json.loads((finished.folder / "metrics.json").read_text(encoding="utf-8"))
     test = pd.read_csv(finished.folder / "predictions" / "test.csv", dtype={"id": str},
                        keep_default_na=False)
@@ -70,8 +73,9 @@ def complete(config: Config) -> Run:
         labels = competition.dev["label"].to_numpy()
 
         def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
-            batch = train_pairs.batch(rows).to(device)
-            return REGRESSION[name](model(batch).float(), targets[rows].to(device))
+            mine = train_pairs.batch(processes.own(rows)).to(device)
+            return REGRESSION[name](processes.gathered(model(mine).float(), len(rows)),
+                                    targets[rows].to(device))
 
         def scores(rows: object) -> np.ndarray:
             with accelerator.autocast():
@@ -98,6 +102,8 @@ def complete(config: Config) -> Run:
             fit_scale(scorer, scores(scorer.pairs(frame)), frame["label"].to_numpy())
         dev = to_labels(scorer, scores(dev_pairs))
         test = to_labels(scorer, scores(scorer.pairs(competition.test)))
+        if processes.rank() > 0:
+            return
         with written_aside(run.model) as aside:
             scorer.save(aside)
         write_predictions(run.folder / "predictions", competition, dev, test)
