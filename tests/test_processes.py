@@ -1,0 +1,143 @@
+"""Two processes equal one: losses, weights, evaluations; who writes; resuming."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline import processes
+from pipeline.history import read_history
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def launch(count: int, script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess:
+    """Runs a script in `count` processes."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(count),
+                "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    return subprocess.run([sys.executable, *launcher, script, *words], cwd=cwd,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+                          timeout=240, check=False)
+
+
+@pytest.fixture
+def still_encoder(make_encoder, tmp_path) -> Path:
+    """A tiny encoder without dropout, so that one and two processes draw no different masks."""
+    folder = tmp_path / "still"
+    folder.mkdir()
+    for file in make_encoder("bert").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def nli_files(folder: Path) -> Path:
+    """A small set of inference pairs, a premise without a contradiction among them."""
+    folder.mkdir()
+    rows = [f"나는 {n}번 갔다,{hypothesis},{label}" for n in range(12) for hypothesis, label in
+            ((f"{n}번 다녀왔다", "entailment"), (f"{n}번도 안 갔다", "contradiction"),
+             (f"{n}번 갈까", "neutral")) if not (n == 3 and label == "contradiction")]
+    for name in ("train", "dev"):
+        (folder / f"{name}.csv").write_text("\n".join(["premise,hypothesis,label", *rows]) + "\n")
+    return folder
+
+
+STAGES = {
+    "simcse": ["simcse.max_steps=3", "simcse.batch_size=10", "simcse.dropout=0",
+               "simcse.learning_rate=1e-3", "simcse.eval_every=2"],
+    "simcse-pieces": ["simcse.max_steps=3", "simcse.batch_size=10", "simcse.dropout=0",
+                      "simcse.learning_rate=1e-3", "simcse.eval_every=2", "simcse.micro_batch=3"],
+    "nli": ["nli.max_steps=3", "nli.batch_size=7", "nli.learning_rate=1e-3", "nli.eval_every=2"],
+    "sts": ["sts.max_steps=4", "sts.batch_size=9", "sts.head=bi", "sts.learning_rate=1e-3",
+            "sts.eval_every=2"],
+}
+
+
+@pytest.fixture
+def both(competition, still_encoder, tmp_path, command) -> dict[int, Path]:
+    """Every case's stage done by one process and by two: the folders of their runs."""
+    files = nli_files(tmp_path / "nli")
+    lines = []
+    for case, words in STAGES.items():
+        stage = case.split("-")[0]
+        lines.append([f"stage={stage}", f"chain=[{stage}]", f"data.dir={competition}",
+                      f"encoder.path={still_encoder}", "encoder.max_length=32", "device=cpu",
+                      "precision=fp32", f"data.nli_dir={files}", f"name={case}", *words])
+    for words in lines:
+        code, _, err = command(*words, "runs_dir=runs1", "submissions_dir=subs1")
+        assert code == 0, err
+    script = tmp_path / "all.py"
+    script.write_text("import json, sys\n"
+                      f"sys.path.insert(0, {str(ROOT)!r})\n"
+                      "import run\n"
+                      "for words in json.loads(sys.argv[1]):\n"
+                      "    words += ['runs_dir=runs2', 'submissions_dir=subs2']\n"
+                      "    assert run.main(words) == 0\n")
+    done = launch(2, str(script), json.dumps(lines), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return {count: tmp_path / f"runs{count}" for count in (1, 2)}
+
+
+def test_two_processes_equal_one(both, still_encoder, tmp_path):
+    """Same losses and gradient norms step by step, same weights and evaluations to rounding.
+
+    Odd batch sizes give the processes unequal shares.
+    """
+    start = load_file(still_encoder / "model.safetensors")
+    for case in STAGES:
+        runs = [next((folder / case.split("-")[0]).glob(f"{case}-*")) for folder in both.values()]
+        one, two = (read_history(run / "history.jsonl") for run in runs)
+        assert [line["step"] for line in one] == [line["step"] for line in two]
+        for first, second in zip(one, two, strict=True):
+            for part in ("loss", "grad_norm", "tokens", "lr"):
+                assert first.get(part, 0) == pytest.approx(second.get(part, 0), rel=2e-4), part
+            for part in ("eval", "geometry"):
+                assert first.get(part, {}) == pytest.approx(second.get(part, {}), abs=2e-4)
+        weights = [load_file(run / "model" / "model.safetensors") for run in runs]
+        for name, tensor in weights[0].items():
+            torch.testing.assert_close(weights[1][name], tensor, atol=2e-5, rtol=1e-3)
+        assert any(not torch.equal(start[name], weights[0][name]) for name in start)
+    one, two = (np.loadtxt(next((tmp_path / f"subs{count}").glob("*.csv")), delimiter=",",
+                           skiprows=1, usecols=1) for count in (1, 2))
+    np.testing.assert_allclose(one, two, atol=1e-3)
+
+
+def test_another_number_of_processes_is_refused(competition, still_encoder, tmp_path):
+    """A checkpoint of one process is not resumed by two: exit 2, one line that says both."""
+    words = ["stage=sts", "chain=[sts]", f"data.dir={competition}", "device=cpu",
+             f"encoder.path={still_encoder}", "encoder.max_length=32", "sts.head=bi",
+             "sts.max_steps=40", "sts.batch_size=8", "sts.eval_every=2", "precision=fp32"]
+    killed = (f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
+              "import run, pipeline.training as training\n"
+              "save = training.Keeper.save\n"
+              "def save_and_die(self): save(self); os.kill(os.getpid(), signal.SIGKILL)\n"
+              "training.Keeper.save = save_and_die\n"
+              "run.main(sys.argv[1:])")
+    subprocess.run([sys.executable, "-c", killed, *words], cwd=tmp_path, capture_output=True,
+                   env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=60, check=False)
+    (run,) = (tmp_path / "runs" / "sts").glob("*-*")
+    assert json.loads((run / "checkpoints/newest/state.json").read_text())["step"] == 2
+    done = launch(2, str(ROOT / "run.py"), *words, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "error:" in done.stderr
+    assert "expected 1 processes, as the run was begun with, got 2" in done.stderr
+
+
+def test_one_process_does_nothing():
+    """Without a process group all rows are one's own and gathering is the identity."""
+    rows = np.arange(5)
+    assert processes.world() == 1
+    assert processes.rank() == 0
+    np.testing.assert_array_equal(processes.own(rows), rows)
+    assert list(processes.own_of("abc")) == ["a", "b", "c"]
+    vectors = torch.randn(5, 3)
+    assert processes.gathered(vectors, 5) is vectors
+    assert processes.from_all(7) == [7]
