@@ -104,6 +104,16 @@ class Sts(Training):
 
 
 @dataclass
+class Fetch:
+    """Public data in the competition's layout."""
+
+    name: str = key("klue-sts", "the data set",
+                    choices=["klue-sts", "korsts", "klue-nli", "kornli"])
+    files: list[str] = key([], "local copies of its original files; empty: from the Hub")
+    dir: str = key("", "where it is written; empty: data/NAME")
+
+
+@dataclass
 class Ablate:
     """A comparison of chains."""
 
@@ -153,6 +163,7 @@ class Config:
     simcse: Simcse = field(default_factory=Simcse)
     nli: Nli = field(default_factory=Nli)
     sts: Sts = field(default_factory=Sts)
+    fetch: Fetch = field(default_factory=Fetch)
     ablate: Ablate = field(default_factory=Ablate)
     board: Board = field(default_factory=Board)
 

@@ -44,6 +44,7 @@ def read_file(path: Path) -> pd.DataFrame:
     table = {".csv": read_table, ".tsv": read_tsv, ".json": read_json}[path.suffix](path)
     table = table.rename(columns=NAMES)
     require(table, path, ["premise", "hypothesis", "label"])
+    table = table.astype({name: str for name in ("premise", "hypothesis", "label")})
     table = table[table["label"] != "-"]
     for column in ("premise", "hypothesis"):
         empty = table[column].map(is_empty)
@@ -79,7 +80,7 @@ def read_json(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: expected JSON, got: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path}: expected a JSON list of objects")
-    table = pd.DataFrame(rows).astype(str)
+    table = pd.DataFrame(rows)
     return table.assign(row=np.arange(1, len(table) + 1))
 
 

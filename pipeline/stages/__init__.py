@@ -2,6 +2,7 @@
 
 STAGES = {
     "check": "reads the data and the environment and says what is wrong or risky",
+    "fetch": "brings KLUE-STS, KorSTS, KLUE-NLI or KorNLI into the competition's layout",
     "simcse": "contrastive pretraining on the competition's sentences, without labels",
     "nli": "trains on inference pairs: entailment against contradiction, or three classes",
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",

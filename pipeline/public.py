@@ -1,0 +1,125 @@
+"""Public Korean data in the competition's layout: KLUE-STS, KorSTS, KLUE-NLI, KorNLI.
+
+Read from the Hub or from local copies of the original files.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.errors import UserError
+from pipeline.files import write_text
+from pipeline.nli import LABELS, read_json, read_tsv
+from pipeline.splits import held_out
+from pipeline.tables import require
+
+KLUE = "CC BY-SA 4.0, the KLUE team (Park et al. 2021)"
+KAKAO = "CC BY-SA 4.0, Kakao Brain (Ham et al. 2020)"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public data set: its place on the Hub, its size and its licence."""
+
+    hub: str
+    config: str | None
+    size: str
+    licence: str
+    is_nli: bool
+
+
+SOURCES = {
+    "klue-sts": Source("klue/klue", "sts", "11,668 + 519 pairs", KLUE, False),
+    "korsts": Source("dkoterwa/kor-sts", None, "5,749 + 1,500 + 1,379 pairs", KAKAO, False),
+    "klue-nli": Source("klue/klue", "nli", "24,998 + 3,000 pairs", KLUE, True),
+    "kornli": Source("kakaobrain/kor_nli", "snli", "550,152 pairs", KAKAO, True),
+}
+NAMES = {"sentence1": "sentence_1", "sentence2": "sentence_2", "genre": "source",
+         "score": "label"}
+
+
+def from_hub(name: str) -> dict[str, pd.DataFrame]:
+    """The data set's parts by name (train, validation, test), as the Hub has them."""
+    from datasets import load_dataset
+
+    source = SOURCES[name]
+    try:
+        parts = load_dataset(source.hub, source.config)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"fetch.name={name}: the Hub could not give {source.hub} ({reason}); ways "
+                        "out: fetch.files=[FILE,…] with local copies of the original files, or "
+                        "HF_HOME with a filled cache") from None
+    return {part: parts[part].to_pandas() for part in parts}
+
+
+def from_files(files: list[Path]) -> dict[str, pd.DataFrame]:
+    """Local copies of the original files (.tsv of Kakao Brain, .json of KLUE) by their part."""
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for path in files:
+        part = next((part for word, part in (("train", "train"), ("dev", "validation"),
+                                             ("test", "test")) if word in path.name), None)
+        if part is None or path.suffix not in (".tsv", ".json"):
+            raise UserError(f"fetch.files: expected .tsv or .json files with train, dev or test in "
+                            f"their names, got {path}")
+        table = (read_tsv if path.suffix == ".tsv" else read_json)(path)
+        require(table, path, [])
+        parts.setdefault(part, []).append(table.drop(columns="row"))
+    return {part: pd.concat(tables, ignore_index=True) for part, tables in parts.items()}
+
+
+def sts_layout(parts: dict[str, pd.DataFrame], name: str, seed: int) -> dict[str, pd.DataFrame]:
+    """train, dev and test with the competition's columns.
+
+    KLUE keeps its test to itself: there its dev becomes test, and a tenth of train, in groups of
+    pairs that share a sentence, becomes dev.
+    """
+    frames = {part: sts_columns(frame, name, part) for part, frame in parts.items()}
+    if "train" not in frames or "validation" not in frames:
+        raise UserError(f"fetch: expected a train and a dev part, got {', '.join(frames)}")
+    if "test" in frames:
+        return {"train": frames["train"], "dev": frames["validation"], "test": frames["test"]}
+    out = held_out(frames["train"], len(frames["train"]) // 10, seed)
+    return {"train": frames["train"][~out], "dev": frames["train"][out],
+            "test": frames["validation"]}
+
+
+def sts_columns(frame: pd.DataFrame, name: str, part: str) -> pd.DataFrame:
+    """One part with the columns id, source, sentence_1, sentence_2, label, binary-label."""
+    frame = frame.rename(columns=NAMES)
+    if "labels" in frame:
+        frame = frame.assign(label=[labels["label"] for labels in frame["labels"]])
+    labels = pd.to_numeric(frame["label"], errors="coerce").round(1)
+    made = pd.DataFrame({
+        "id": [f"{name}-{part}-{place:05d}" for place in range(len(frame))],
+        "source": frame.get("source", name),
+        "sentence_1": frame["sentence_1"], "sentence_2": frame["sentence_2"], "label": labels})
+    made["binary-label"] = (labels >= 3).astype(float)
+    return made[labels.notna()]
+
+
+def nli_layout(parts: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """train and dev with premise, hypothesis and label in words."""
+    made = {}
+    for part, out in (("train", "train"), ("validation", "dev")):
+        if part not in parts:
+            continue
+        frame = parts[part].rename(columns={"sentence1": "premise", "sentence2": "hypothesis",
+                                            "gold_label": "label"})
+        labels = [LABELS[int(label)] if str(label).isdigit() else str(label)
+                  for label in frame["label"]]
+        table = frame[["premise", "hypothesis"]].assign(label=labels)
+        made[out] = table[table["label"].isin(LABELS)]
+    return made
+
+
+def write_sts(parts: dict[str, pd.DataFrame], folder: Path) -> None:
+    """train.csv, dev.csv, test.csv, and test's labels aside."""
+    test = parts["test"]
+    tables = {"train": parts["train"], "dev": parts["dev"],
+              "test": test.drop(columns=["label", "binary-label"]),
+              "test_labels": test[["id", "label"]],
+              "sample_submission": test[["id"]].assign(target=0.0)}
+    for name, table in tables.items():
+        write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))

@@ -1,0 +1,26 @@
+"""Splits that keep together what belongs together: pairs that share a sentence."""
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from pipeline.corpus import sentence_table
+
+
+def groups(frame: pd.DataFrame) -> np.ndarray:
+    """A group number for every pair (n,): pairs that share a sentence, even over others, agree.
+
+    Swapped twins, copies and pairs with one sentence in common thus never part.
+    """
+    texts, left, right = sentence_table(frame)
+    edges = coo_matrix((np.ones(len(left)), (left, right)), shape=(len(texts), len(texts)))
+    return connected_components(edges, directed=False)[1][left]
+
+
+def held_out(frame: pd.DataFrame, rows: int, seed: int) -> np.ndarray:
+    """A mask (n,) of about `rows` pairs in whole groups, drawn at random."""
+    numbers, sizes = np.unique(groups(frame), return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(numbers))
+    taken = numbers[order][np.cumsum(sizes[order]) <= rows]
+    return np.isin(groups(frame), taken)
