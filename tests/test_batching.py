@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModel
 
 from pipeline import batching
-from pipeline.batching import by_tokens, grouped_by_length, shuffled, tokenise
+from pipeline.batching import by_tokens, shuffled, tokenise
 from pipeline.encoder import load_encoder
 from pipeline.packing import GROUP_COST, cut_by_length
 
@@ -33,11 +33,6 @@ def pairs() -> list[tuple[str, str]]:
 def texts(pairs) -> list[str]:
     """Sentences of very different lengths: 1 to about 50 characters."""
     return [text[:1 + 5 * (place % 10)] for place, (text, _) in enumerate(pairs)]
-
-
-def padded_tokens(lengths, batches):
-    """Tokens that are processed when every batch is padded to its longest row."""
-    return sum(len(rows) * int(lengths[rows].max()) for rows in batches)
 
 
 def all_ids(tokens):
@@ -199,22 +194,6 @@ def test_shuffled_without_a_full_batch(n):
     """Fewer rows than a batch, when the last is dropped, is an error."""
     with pytest.raises(ValueError, match=f"{n} rows"):
         shuffled(n, 10, 0, 0, drop_last=True)
-
-
-def test_grouped_by_length():
-    """Every row once, seeded, batches in no order of length, with far less padding than random."""
-    lengths = np.random.default_rng(0).integers(4, 60, size=1003)
-    batches = grouped_by_length(lengths, 16, seed=1, epoch=0)
-    assert sorted(np.concatenate(batches)) == list(range(1003))
-    assert max(map(len, batches)) == 16
-    assert len(batches) == 63
-    again, other = (grouped_by_length(lengths, 16, seed=1, epoch=epoch) for epoch in (0, 1))
-    assert all(np.array_equal(one, two) for one, two in zip(batches, again, strict=True))
-    assert not np.array_equal(np.concatenate(batches), np.concatenate(other))
-    random = padded_tokens(lengths, shuffled(1003, 16, 1, 0, drop_last=False))
-    assert padded_tokens(lengths, batches) < 1.1 * lengths.sum() < 0.7 * random
-    means = np.array([lengths[rows].mean() for rows in batches])
-    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.4
 
 
 @pytest.mark.parametrize("budget", [10, 100, 8192])

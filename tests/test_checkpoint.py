@@ -27,7 +27,8 @@ from toy import (
 from pipeline import checkpoint, training
 from pipeline.checkpoint import State
 from pipeline.errors import Stopped
-from pipeline.training import adamw, read_history
+from pipeline.history import read_history
+from pipeline.training import adamw
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,8 @@ def test_patience_is_carried_over(tmp_path):
     model, end = toy_train(tmp_path / "whole", **options)
     assert end.stopped_early
     assert end.step < 26
+    task = toy_task(loss=stopping(end.step - 3, signal.SIGINT))
     with pytest.raises(Stopped):
-        task = toy_task(loss=stopping(end.step - 3, signal.SIGINT))
         toy_train(tmp_path / "torn", task, **options)
     assert 0 < read_json(tmp_path / "torn/checkpoints/newest/state.json")["waiting"] < 4
     for _ in range(2):
@@ -110,15 +111,15 @@ def test_signal_in_the_last_step(tmp_path, undisturbed):
 
 def test_signal_between_flush_and_save(tmp_path, undisturbed, monkeypatch):
     """A signal at any moment of a step loses no line of the history."""
-    measured, calls = training.measured, []
+    look, calls = training.look, []
 
     def late(*args, **options):
         calls.append(args)
         if len(calls) == 8:  # the first call is of step 0
             os.kill(os.getpid(), signal.SIGINT)
-        return measured(*args, **options)
+        return look(*args, **options)
 
-    monkeypatch.setattr(training, "measured", late)
+    monkeypatch.setattr(training, "look", late)
     with pytest.raises(Stopped):
         toy_train(tmp_path)
     monkeypatch.undo()

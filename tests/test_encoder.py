@@ -9,14 +9,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from pipeline.encoder import embed, load_encoder
 from pipeline.errors import UserError
 
 KINDS = ["bert", "roberta", "xlm-roberta", "electra", "deberta-v2"]
-TEXTS = ["이 영화 진짜 재밌다", "가", "배우의 연기가 기대보다 훨씬 좋았어요", "돈이 아깝다", "나 다"]
-PAIRS = [("영화가 좋다", "이 영화는 좋아요"), ("나", "배우의 연기가 훨씬 좋았어요"), ("가나다", "마")]
+TEXTS = ["이 영화 진짜 재밌다", "가", "배우의 연기가 기대보다 훨씬 좋았어요", "돈이 아깝다", "나"]
+PAIRS = [("영화가 좋다", "이 영화는 좋아요"), ("나", "배우의 연기가 훨씬 좋았어요"), ("가", "나다")]
 CPU = torch.device("cpu")
 
 
@@ -79,13 +79,14 @@ def test_gradients(kind, training, make_encoder, tokenizer):
     """Every weight's gradient is that of a padded batch; also while training, nothing dropped."""
     encoder = load(make_encoder, kind, pooling="mean", dropout=1e-9).train(training)
     plain = AutoModel.from_pretrained(make_encoder(kind)).eval()
-    weights = torch.linspace(-1, 1, len(TEXTS) * 32).view(len(TEXTS), 32)
-    padded = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    texts = TEXTS * 20  # enough for several groups of like length
+    weights = torch.linspace(-1, 1, len(texts) * 32).view(len(texts), 32)
+    padded = tokenizer(texts, padding=True, return_tensors="pt")
     mask = padded["attention_mask"][..., None]
     states = plain(**padded).last_hidden_state
     expected = (states * mask).sum(1) / mask.sum(1)
     (expected * weights).sum().backward()
-    found = vectors(encoder)
+    found = vectors(encoder, texts)
     (found * weights).sum().backward()
     close(found, expected)
     oracle = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
@@ -137,13 +138,40 @@ def test_dropout_override(kind, make_encoder):
     def distance(dropout):
         torch.manual_seed(0)
         encoder = load(make_encoder, kind, pooling="mean", dropout=dropout).train()
-        first, second = vectors(encoder, TEXTS * 8).chunk(2)
+        first, second = vectors(encoder, TEXTS * 8).detach().chunk(2)
         return float((first - second).norm(dim=1).mean())
 
     assert distance(0.0) < 1e-4
     own, low, high = distance(None), distance(0.02), distance(0.5)
     assert low < 0.8 * own < 0.8 * 0.8 * high  # the model's own is 0.1
     assert distance(0.1) == pytest.approx(own)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_dropout_is_as_strong_as_asked(kind, make_encoder, tokenizer):
+    """Views lie as far apart as those of transformers' own training mode at that probability."""
+    texts = TEXTS * 60
+    encoder = load(make_encoder, kind, pooling="mean", dropout=0.3).train()
+    config = AutoConfig.from_pretrained(make_encoder(kind), hidden_dropout_prob=0.3,
+                                        attention_probs_dropout_prob=0.3)
+    plain = AutoModel.from_pretrained(make_encoder(kind), config=config).train()
+    padded = tokenizer(texts, padding=True, return_tensors="pt")
+    mask = padded["attention_mask"][..., None]
+    shares = []
+    for layer in encoder.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.register_forward_hook(
+                lambda layer, args, out: shares.append(float((out == 0).float().mean())))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        found = [vectors(encoder, texts) for _ in range(2)]
+        expected = [(plain(**padded).last_hidden_state * mask).sum(1) / mask.sum(1)
+                    for _ in range(2)]
+    found, expected = (float((one - other).norm(dim=1).mean())
+                       for one, other in (found, expected))
+    assert found == pytest.approx(expected, rel=0.05)
+    assert len(shares) >= 5
+    assert shares == pytest.approx([0.3] * len(shares), abs=0.02)
 
 
 def test_pairs_carry_token_types(make_encoder, tokenizer):

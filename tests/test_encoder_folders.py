@@ -183,8 +183,10 @@ def test_weights_that_miss_a_layer(folder):
     assert "encoder.layer.1." in message
 
 
-def test_folder_without_tokenizer(folder):
+@pytest.mark.parametrize("kind", KINDS)
+def test_folder_without_tokenizer(kind, make_encoder, tmp_path):
     """A folder that holds only a model would read every word as unknown."""
+    folder = shutil.copytree(make_encoder(kind), tmp_path / kind)
     for file in folder.glob("tokenizer*"):
         file.unlink()
     assert str(folder) in refused(folder)

@@ -46,6 +46,32 @@ def test_info_nce_by_hand():
     assert info_nce(anchors, positives, 0.1).item() == pytest.approx(sum(rows) / 2, rel=1e-5)
 
 
+def test_info_nce_with_hard_negatives():
+    """Hard negatives behind the positives, as in a third column of sentence-transformers' loss."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    anchors, positives, negatives = leaves = random_tensors(7, 6, count=3)
+    oracle = MultipleNegativesRankingLoss(None, scale=20)
+    expected = oracle.compute_loss_from_embeddings(list(leaves), None)
+    found = info_nce(anchors, torch.cat([positives, negatives]), 0.05)
+    torch.testing.assert_close(value_and_gradients(found, *leaves),
+                               value_and_gradients(expected, *leaves))
+    assert found > info_nce(anchors, positives, 0.05)
+
+
+def test_info_nce_weights():
+    """A weight counts a candidate so many times; the weight 0 leaves it out, without NaN."""
+    anchors, candidates = random_tensors(4, 6)
+    cosines = torch.nn.functional.cosine_similarity(anchors[:, None], candidates[None], dim=-1)
+    weights = torch.ones(4, 4, dtype=torch.float64)
+    weights[0, 2], weights[1, 0], weights[3, 1] = 0, 3, 0
+    terms = weights * (cosines / 0.1).exp()
+    expected = -(terms.diagonal() / terms.sum(1)).log().mean()
+    torch.testing.assert_close(
+        value_and_gradients(info_nce(anchors, candidates, 0.1, weights.log()), anchors, candidates),
+        value_and_gradients(expected, anchors, candidates))
+
+
 def test_info_nce_cosine_runs_along_features():
     """Scaling a row changes nothing, scaling a feature does; B and d may differ."""
     anchors, positives = random_tensors(5, 8)

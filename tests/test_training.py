@@ -31,7 +31,8 @@ from pipeline import hardware
 from pipeline.encoder import load_encoder
 from pipeline.errors import NotFinite
 from pipeline.heads import PairScorer, raw_scores
-from pipeline.training import Task, adamw, read_history, train
+from pipeline.history import read_history
+from pipeline.training import Task, adamw, train
 
 
 @pytest.mark.parametrize(("epochs", "max_steps", "per_epoch", "steps"), [

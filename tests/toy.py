@@ -3,21 +3,29 @@
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 from pipeline import hardware
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
-from pipeline.training import Recipe, Task, read_history, train
+from pipeline.history import read_history
+from pipeline.training import Recipe, Task, train
 
 ROWS, BATCH, PER_EPOCH = 22, 4, 6  # the last batch of an epoch has two rows
 X = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(ROWS, generator=torch.Generator().manual_seed(2))
+
+MODEL = {"model/config.json", "model/model.safetensors", "model/sentence_encoder.json",
+         "model/tokenizer.json", "model/tokenizer_config.json"}
+RUN = MODEL | {"config.yaml", "manifest.json", "history.jsonl", "metrics.json", "log.txt"}
+STS = {"model/head.json", "predictions/dev.csv", "predictions/test.csv"}
 
 
 def toy_model(seed: int = 0) -> nn.Module:
@@ -115,6 +123,18 @@ def assert_same(folder: Path, model: nn.Module, state: State, undisturbed: tuple
     assert timeless(read_history(folder / "history.jsonl")) == timeless(history)
 
 
+def read_csv(path: Path) -> pd.DataFrame:
+    """A table whose ids stay text."""
+    return pd.read_csv(path, dtype={"id": str})
+
+
+def done(command: Callable, *words: str) -> str:
+    """Runs a command that has to succeed; returns what it wrote to stdout and stderr."""
+    code, out, err = command(*words)
+    assert code == 0, err
+    return out + err
+
+
 def small(encoder: Path, *words: str, data: Path | str = "data") -> list[str]:
     """A command line for a tiny encoder and a few steps; later words win."""
     settings = dict(word.split("=", 1) for word in (
@@ -123,6 +143,17 @@ def small(encoder: Path, *words: str, data: Path | str = "data") -> list[str]:
         "simcse.learning_rate=1e-3", "sts.max_steps=4", "sts.batch_size=8", "sts.eval_every=2",
         "sts.learning_rate=1e-3", *words))
     return [f"{name}={value}" for name, value in settings.items() if value != "none"]
+
+
+def finished_chain(command: Callable, words: list[str], folder: Path, cache: Path) -> None:
+    """Puts runs/ and submissions/ of a finished stage=sts in folder: trained once a cache."""
+    for name in ("runs", "submissions"):
+        if (cache / name).exists():
+            shutil.copytree(cache / name, folder / name)
+    if not (cache / "runs").exists():
+        done(command, "stage=sts", *words)
+        for name in ("runs", "submissions"):
+            shutil.copytree(folder / name, cache / name)
 
 
 def only(folder: Path, pattern: str = "*-*") -> Path:
