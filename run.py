@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
     except OSError as error:
         if error.errno not in BLAMELESS:
             raise
-        return say(f"{error.filename}: {error.strerror}", 2)
+        return say(f"{error.filename or config.runs_dir}: {error.strerror}", 2)
     except NotFinite as error:
         return say(error, 1)
     except Stopped as error:

@@ -44,7 +44,7 @@ def shared_sentences(train: pd.DataFrame, other: pd.DataFrame) -> float:
 def binary_threshold(frame: pd.DataFrame) -> tuple[float, pd.DataFrame]:
     """The label from which binary-label is 1, as the data say, and the rows that disagree."""
     labels, binary = frame["label"].to_numpy(), frame["binary-label"].to_numpy()
-    levels = np.unique(labels)
+    levels = np.append(np.unique(labels), np.inf)  # inf: no label is high enough
     wrong = [int(((labels >= level) != (binary == 1)).sum()) for level in levels]
     best = float(levels[int(np.argmin(wrong))])
     return best, frame[(labels >= best) != (binary == 1)]

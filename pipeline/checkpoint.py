@@ -4,22 +4,18 @@ One folder `checkpoints/` holds `newest/` (everything that the next step depends
 (the weights of the best evaluation). No pickle: tensors are safetensors, the rest is JSON.
 """
 
-import errno
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pipeline import processes
 from pipeline.errors import UserError
-from pipeline.files import checksums, write_json, written_aside
+from pipeline.files import checksums, mend, write_json, written_aside
 
 log = logging.getLogger(__name__)
 
@@ -36,22 +32,10 @@ class State:
     seconds: float = 0.0
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turns safetensors' own word for a full disk into the OSError that it was."""
-    try:
-        yield
-    except SafetensorError as error:
-        if "os error 28" in str(error):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
-        raise
-
-
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Writes tensors; shared ones are stored as often as they are named."""
-    with disk_errors(path):
-        save_file({name: tensor.detach().contiguous().cpu().clone()
-                   for name, tensor in tensors.items()}, path)
+    save_file({name: tensor.detach().contiguous().cpu().clone()
+               for name, tensor in tensors.items()}, path)
 
 
 def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
@@ -115,6 +99,9 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     Raises UserError when the run was begun with another number of processes.
     """
     newest, best = folder / "newest", folder / "best"
+    if processes.rank() == 0:
+        mend(folder)
+    processes.wait()
     if not verified(newest):
         return State()
     rest = json.loads((newest / "state.json").read_text(encoding="utf-8"))

@@ -143,7 +143,7 @@ class Config:
                           "encoder.path is given")
     trial: str = key("auto", "run on data/sample; auto: when data/ holds no CSV",
                      choices=["auto", "always", "never"])
-    seed: int = key(42, "of every random choice", at_least=0)
+    seed: int = key(42, "of every random choice", at_least=0, at_most=2**32 - 1)
     name: str = key("", "first part of run folders and submissions; empty: trial, the preset or "
                         "the encoder")
     device: str = key("auto", "auto: cuda, then mps, then cpu",

@@ -1,5 +1,6 @@
 """Files that are never half-written: written aside, flushed, renamed; and their checksums."""
 
+import errno
 import hashlib
 import json
 import math
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 
 @contextmanager
@@ -21,15 +24,42 @@ def written_aside(path: Path) -> Iterator[Path]:
         for file in [aside] if aside.is_file() else sorted(aside.rglob("*")):
             if file.is_file():
                 flush(file)
+        old = path.with_name(f".{path.name}.old")
         if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(aside, path)
+            os.rename(path, old)  # a folder cannot be renamed onto another; see `mend`
+        try:
+            os.replace(aside, path)
+        except BaseException:
+            if old.is_dir():
+                os.rename(old, path)
+            raise
         flush(path.parent)
+        if old.is_dir():
+            shutil.rmtree(old)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+    except SafetensorError as error:
+        if "os error 28" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
     finally:
         if aside.is_dir():
             shutil.rmtree(aside)
         else:
             aside.unlink(missing_ok=True)
+
+
+def mend(folder: Path) -> None:
+    """Puts back a folder whose replacement was broken off, removes what killed writes left."""
+    for old in folder.glob(".*.old"):
+        target = folder / old.name[1:-len(".old")]
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            os.replace(old, target)
+    for aside in folder.glob(".*.tmp"):
+        shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
 
 
 def flush(path: Path) -> None:

@@ -5,6 +5,7 @@ A setting is taken from the last of these layers that names it: the dataclasses'
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def parse(word: str) -> tuple[str, Any]:
         return name, [part.strip().strip("'\"") for part in inside.split(",") if part.strip()]
     try:
         return name, yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: 2024-13-45 looks like a date
         return name, text
 
 
@@ -46,7 +47,7 @@ def read_layer(path: Path) -> dict[str, Any]:
     """A YAML file's settings as dotted keys."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     flat: dict[str, Any] = {}
 
@@ -95,7 +96,7 @@ def check_limits(name: str, value: Any, limits: dict) -> None:
     if choices and value not in choices:
         raise UserError(f"{name}: expected one of {', '.join(choices)}, got {value!r}"
                         f"{nearest(str(value), choices)}")
-    if "at_least" in limits and not value >= limits["at_least"]:
+    if "at_least" in limits and not limits["at_least"] <= value < float("inf"):
         raise UserError(f"{name}: expected {limits['at_least']} or more, got {value}")
     if "above" in limits and not limits["above"] < value < float("inf"):
         raise UserError(f"{name}: expected more than {limits['above']}, got {value}")
@@ -114,7 +115,7 @@ def load(words: list[str]) -> Config:
         preset = "offline" if is_trial else "roberta-large"
     if preset and preset not in presets():
         raise UserError(f"preset: expected one of {', '.join(presets())}, got {preset!r}"
-                        f"{nearest(preset, presets())}")
+                        f"{nearest(str(preset), presets())}")
     config = OmegaConf.structured(Config)
     apply(config, base, f"{CONFIGS / 'base.yaml'}: ")
     if preset:
@@ -126,7 +127,7 @@ def load(words: list[str]) -> Config:
     resolved.trial = "always" if is_trial else "never"
     if is_trial:
         resolved.data.dir = os.path.relpath(SAMPLE)
-    own = preset or Path(resolved.encoder.path).name
+    own = preset or re.sub(r"[^\w.-]+", "-", Path(resolved.encoder.path).resolve().name).strip("-.")
     resolved.name = resolved.name or (f"trial-{own}" if is_trial else own)
     return resolved
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from pipeline import __version__, processes
 from pipeline.errors import UserError
-from pipeline.files import checksums, write_json, write_text
+from pipeline.files import checksums, mend, write_json, write_text
 
 log = logging.getLogger(__name__)
 UNCHECKED = {"manifest.json", "log.txt"}
@@ -69,6 +69,7 @@ class Run:
     def begin(self, config: str, encoder: str, machine: dict[str, Any]) -> None:
         """Writes config.yaml and a manifest that says the run is under way."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        mend(self.folder)
         write_text(self.folder / "config.yaml", config)
         write_json(self.folder / "manifest.json", {
             "stage": self.shape["stage"], "identity": self.identity, "status": "running",
@@ -77,11 +78,11 @@ class Run:
 
     def finish(self, seconds: float) -> None:
         """Records that it is complete, with a checksum of every file; drops the checkpoints."""
-        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
         files = {name: mark for name, mark in checksums(self.folder).items()
-                 if name not in UNCHECKED}
+                 if name not in UNCHECKED and not name.startswith("checkpoints/")}
         write_json(self.folder / "manifest.json", self.manifest() | {
             "status": "complete", "finished": now(), "seconds": round(seconds, 1), "files": files})
+        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
     def clear(self) -> None:
         """Removes what an earlier attempt left, but for its log."""
@@ -115,7 +116,8 @@ def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
 
     Of several processes of one command the first claims it for all.
     """
-    if not re.fullmatch(r"[\w가-힣.-]{1,80}", name) or name.startswith("."):
+    if (not re.fullmatch(r"[\w가-힣.-]{1,80}", name) or name.startswith(".")
+            or len(name.encode()) > 200):  # file names have 255 bytes
         raise UserError(f"name: expected letters, digits, '-', '_' and '.', got {name!r}")
     if processes.rank() > 0:
         yield Run(Path(processes.from_first("")), shape)
@@ -128,12 +130,14 @@ def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
     except Timeout:
         log.info("another process runs this %s: waiting for it", shape["stage"])
         lock.acquire()
-    with lock:
+    try:
         there = sorted(stage_dir.glob(f"*-{mark}"))
         run = Run(there[0] if there else stage_dir / f"{name}-{mark}", shape)
         processes.from_first(str(run.folder))
         with logged_to(run.folder):
             yield run
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -141,6 +145,7 @@ def logged_to(folder: Path) -> Iterator[None]:
     """Appends the pipeline's log to the folder's log.txt, tracebacks included."""
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+    handler.handleError = lambda record: None  # a full disk: the log is not what matters then
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     root = logging.getLogger("pipeline")
     root.addHandler(handler)
@@ -152,7 +157,8 @@ def logged_to(folder: Path) -> Iterator[None]:
         raise
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
 
 
 def now() -> str:

@@ -154,8 +154,11 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
                 steps.add_line({"step": state.step} | found)
             if is_due or stopped:
                 keeper.save()
-            if stopped and state.step < total:
+            if stopped:
                 raise Stopped(stopped, state.step)
+        if stopped := processes.largest(max(received, default=0), accelerator.device):
+            raise Stopped(stopped, state.step)
+    state.seconds = keeper.seconds()
     keeper.load_best()
     return state
 
@@ -192,9 +195,13 @@ class Keeper:
         state.stopped_early = 0 < patience <= state.waiting
         return False
 
+    def seconds(self) -> float:
+        """Time spent on this training by all the commands that worked on it."""
+        return self.before + time.monotonic() - self.began
+
     def save(self) -> None:
         """Writes everything that the next step depends on."""
-        self.state.seconds = self.before + time.monotonic() - self.began
+        self.state.seconds = self.seconds()
         checkpoint.save_newest(self.folder, self.model, self.optimizer, self.scaler, self.state)
 
     def load_best(self) -> None:

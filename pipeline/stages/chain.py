@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from pipeline import hardware, processes
 from pipeline.config import Config, Training
+from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
 from pipeline.errors import UserError
 from pipeline.runs import Run, claimed
@@ -21,6 +22,14 @@ from pipeline.training import Recipe
 
 log = logging.getLogger(__name__)
 VERSION = 1  # raise it when the same settings and data would now give another result
+
+
+def read_data(config: Config) -> Competition:
+    """The competition's files, checked; what is reported but not refused is said."""
+    competition = read_competition(Path(config.data.dir))
+    for note in competition.notes:
+        log.warning("warning: %s", note)
+    return competition
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
-             "seed": config.seed, "precision": precision, "data": data, "start": start.origin}
+             "seed": config.seed, "precision": precision, "data": data, "start": start.origin,
+             "trial": config.trial == "always"}
     # The accelerator comes first: under torchrun it brings the processes together.
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
     is_first = processes.rank() == 0

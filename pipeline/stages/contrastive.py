@@ -64,7 +64,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
         "dev": {"n": len(labels), "pearson": interval(pearson, scores, labels),
                 "spearman": interval(spearman, scores, labels)},
         "before": {"dev": history[0]["eval"], "geometry": history[0]["geometry"]},
-        "geometry": after, "best_step": state.best_step, "steps": state.step, **facts})
+        "geometry": after, "best_step": state.best_step, "steps": state.step,
+        "training_seconds": round(state.seconds, 1), **facts})
     report(run.shape["stage"], history, settings.batch_size, state.best_step, after)
 
 
@@ -75,17 +76,17 @@ def report(stage: str, history: list[dict], batch_size: int, best_step: int,
     seconds = sum(line["seconds"] for line in steps)
     log.info("%s: %d steps, %.1f rows and %.0f real tokens a second", stage, len(steps),
              batch_size * len(steps) / seconds, sum(line["tokens"] for line in steps) / seconds)
-    best = next((line["eval"]["spearman"] for line in history
-                 if "eval" in line and line["step"] == best_step), None)
-    if best is None:
+    start, best = (next((line["eval"]["spearman"] for line in history
+                         if "eval" in line and line["step"] == step), None)
+                   for step in (0, best_step))
+    if start is None or best is None:
         log.warning("warning: dev Spearman was never a number: are dev's labels constant?")
         return
-    log.info("%s: dev Spearman %.4f -> %.4f (best, step %d)", stage, before["eval"]["spearman"],
-             best, best_step)
+    log.info("%s: dev Spearman %.4f -> %.4f (best, step %d)", stage, start, best, best_step)
     log.info("%s: %s", stage, ", ".join(
         f"{name.replace('_', ' ')} {float('nan') if old is None else old:.3f} -> {after[name]:.3f}"
         for name, old in before["geometry"].items()))
-    if best < before["eval"]["spearman"]:
+    if best < start:
         log.warning("warning: no evaluation was better than the encoder it began with; try a lower "
                     "%s.learning_rate or a chain without %s", stage, stage)
     if words := collapse_warning(after["mean_cosine"]):

@@ -18,7 +18,8 @@ def run(config: Config) -> None:
     for name, words in STAGES.items():
         print(f"  {name:<9} {words}")
     print("\nPresets (configs/presets/)")
-    print(textwrap.fill(", ".join(presets()), width, initial_indent="  ", subsequent_indent="  "))
+    print(textwrap.fill(", ".join(presets()), width, initial_indent="  ", subsequent_indent="  ",
+                        break_on_hyphens=False))
     print("\nKeys = defaults; the preset goes above them, the command line above the preset")
     for name, (default, metadata) in KEYS.items():
         words = metadata["help"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from pipeline import processes
 from pipeline.batching import by_tokens, shuffled
 from pipeline.config import Config
-from pipeline.data import Competition, content_hash, read_competition
+from pipeline.data import Competition, content_hash
 from pipeline.errors import UserError
 from pipeline.files import write_json, written_aside
 from pipeline.gradcache import vectors
@@ -31,7 +31,7 @@ from pipeline.losses import info_nce
 from pipeline.metrics import interval
 from pipeline.nli import LABELS, log_weights, read_nli, triplets
 from pipeline.runs import Run
-from pipeline.stages.chain import Start, carried_out, recipe, start_of
+from pipeline.stages.chain import Start, carried_out, read_data, recipe, start_of
 from pipeline.stages.contrastive import train_contrastive
 from pipeline.training import Task, train
 
@@ -45,7 +45,7 @@ def run(config: Config) -> None:
 
 def complete(config: Config) -> Run:
     """The finished nli run of this configuration."""
-    competition, settings = read_competition(Path(config.data.dir)), config.nli
+    competition, settings = read_data(config), config.nli
     pairs, dev = read_nli(Path(config.data.nli_dir))
     rows = len(pairs)
     if settings.objective == "contrastive":
@@ -136,7 +136,8 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
         classifier.encoder.save(aside)
     write_json(run.folder / "metrics.json", {
         "nli_dev": {"n": len(labels), "accuracy": accuracy},
-        "best_step": state.best_step, "steps": state.step, "pairs": len(pairs)})
+        "best_step": state.best_step, "steps": state.step,
+            "training_seconds": round(state.seconds, 1), "pairs": len(pairs)})
     log.info("nli: dev accuracy %.4f [%.4f, %.4f] (%d pairs; the commonest class alone: %.4f)",
              accuracy["value"], accuracy["low"], accuracy["high"], len(labels),
              np.bincount(labels).max() / len(labels))

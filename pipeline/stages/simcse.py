@@ -18,12 +18,12 @@ from pipeline import processes
 from pipeline.batching import shuffled
 from pipeline.config import Config
 from pipeline.corpus import unlabelled
-from pipeline.data import content_hash, read_competition
+from pipeline.data import content_hash
 from pipeline.errors import UserError
 from pipeline.gradcache import vectors
 from pipeline.losses import info_nce
 from pipeline.runs import Run
-from pipeline.stages.chain import carried_out, start_of
+from pipeline.stages.chain import carried_out, read_data, start_of
 from pipeline.stages.contrastive import train_contrastive
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def run(config: Config) -> None:
 
 def complete(config: Config) -> Run:
     """The finished simcse run of this configuration."""
-    competition, settings = read_competition(Path(config.data.dir)), config.simcse
+    competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
     extra = [Path(name) for name in config.data.extra]
     mark, count = hashlib.sha256(), 0

@@ -27,7 +27,7 @@ from pipeline.heads import PairScorer, fit_scale, raw_scores, to_labels
 from pipeline.losses import REGRESSION, SCALE_FREE
 from pipeline.metrics import by_range, pearson, regression, spearman
 from pipeline.runs import Run
-from pipeline.stages.chain import carried_out, recipe, start_of
+from pipeline.stages.chain import carried_out, read_data, recipe, start_of
 from pipeline.submission import write_submission
 from pipeline.training import Task, train
 
@@ -54,7 +54,7 @@ def run(config: Config) -> None:
 
 def complete(config: Config) -> Run:
     """The finished sts run of this configuration."""
-    competition = read_competition(Path(config.data.dir))
+    competition = read_data(config)
     settings = config.sts
     name = settings.loss
     if name == "auto":
@@ -113,7 +113,8 @@ def complete(config: Config) -> Run:
             "baseline": {"prediction": float(mean[0]),
                          "mae": float(np.abs(labels - mean).mean()),
                          "rmse": float(np.sqrt(((labels - mean) ** 2).mean()))},
-            "best_step": state.best_step, "steps": state.step})
+            "best_step": state.best_step, "steps": state.step,
+            "training_seconds": round(state.seconds, 1)})
 
     data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
             "test": content_hash(competition.test)}
