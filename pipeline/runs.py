@@ -77,7 +77,10 @@ class Run:
             "shape": self.shape})
 
     def finish(self, seconds: float) -> None:
-        """Records that it is complete, with a checksum of every file; drops the checkpoints."""
+        """Records that it is complete, with a checksum of every file; drops the checkpoints.
+
+        seconds: what all the commands that worked on it spent training.
+        """
         files = {name: mark for name, mark in checksums(self.folder).items()
                  if name not in UNCHECKED and not name.startswith("checkpoints/")}
         write_json(self.folder / "manifest.json", self.manifest() | {

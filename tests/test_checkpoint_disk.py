@@ -190,4 +190,4 @@ def test_seconds_add_up(tmp_path):
          if name != "checksums.json"}))
     _, state = toy_train(tmp_path)
     assert 1000 < state.seconds < 1100
-    assert read_json(path)["seconds"] == state.seconds
+    assert 1000 < read_json(path)["seconds"] <= state.seconds

@@ -1,7 +1,6 @@
 """How stages stand on each other: what a stage starts from, and when its work can be reused."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
@@ -12,6 +11,7 @@ from accelerate import Accelerator
 from omegaconf import OmegaConf
 
 from pipeline import hardware, processes
+from pipeline.checkpoint import State
 from pipeline.config import Config, Training
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
@@ -77,7 +77,7 @@ def recipe(settings: Training) -> Recipe:
 
 
 def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
-                work: Callable[[Run, Accelerator], None]) -> Run:
+                work: Callable[[Run, Accelerator], State]) -> Run:
     """The finished run of this stage: reused when everything that shapes it is the same."""
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
@@ -99,9 +99,8 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
                       hardware.machine(device))
         processes.wait()
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
-        began = time.monotonic()
-        work(run, accelerator)
+        state = work(run, accelerator)
         if is_first:
-            run.finish(time.monotonic() - began)
+            run.finish(state.seconds)
         processes.wait()
     return run

@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from pipeline import processes
+from pipeline.checkpoint import State
 from pipeline.config import Training
 from pipeline.data import Competition
 from pipeline.encoder import Encoder
@@ -28,7 +29,7 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                       batches: Callable[[int], list[np.ndarray]],
                       loss: Callable[[nn.Module, np.ndarray], Tensor],
                       tokens: Callable[[np.ndarray], int],
-                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int]) -> None:
+                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int]) -> State:
     """Trains the encoder by `loss`, keeps the best dev Spearman, writes model/ and metrics.json.
 
     facts are sizes that metrics.json records too.
@@ -56,7 +57,7 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
     scores, after = cosines(), measure(encoder)
     if processes.rank() > 0:
-        return
+        return state
     with written_aside(run.model) as aside:
         encoder.save(aside)
     history = read_history(run.folder / "history.jsonl")
@@ -64,9 +65,9 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
         "dev": {"n": len(labels), "pearson": interval(pearson, scores, labels),
                 "spearman": interval(spearman, scores, labels)},
         "before": {"dev": history[0]["eval"], "geometry": history[0]["geometry"]},
-        "geometry": after, "best_step": state.best_step, "steps": state.step,
-        "training_seconds": round(state.seconds, 1), **facts})
+        "geometry": after, "best_step": state.best_step, "steps": state.step, **facts})
     report(run.shape["stage"], history, settings.batch_size, state.best_step, after)
+    return state
 
 
 def report(stage: str, history: list[dict], batch_size: int, best_step: int,

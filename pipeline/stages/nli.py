@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from pipeline import processes
 from pipeline.batching import by_tokens, shuffled
+from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.data import Competition, content_hash
 from pipeline.errors import UserError
@@ -55,11 +56,10 @@ def complete(config: Config) -> Run:
                         f"got {settings.batch_size}")
     start = start_of(config, "nli")
 
-    def work(run: Run, accelerator: Accelerator) -> None:
+    def work(run: Run, accelerator: Accelerator) -> State:
         if settings.objective == "contrastive":
-            contrast(config, run, accelerator, start, competition, pairs)
-        else:
-            classify(config, run, accelerator, start, pairs, dev)
+            return contrast(config, run, accelerator, start, competition, pairs)
+        return classify(config, run, accelerator, start, pairs, dev)
 
     marks = {"nli_train": pairs, "nli_dev": dev}
     data = {name: hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
@@ -68,7 +68,7 @@ def complete(config: Config) -> Run:
 
 
 def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
-             competition: Competition, pairs: pd.DataFrame) -> None:
+             competition: Competition, pairs: pd.DataFrame) -> State:
     """Supervised SimCSE on the triplets of the pairs."""
     settings, device = config.nli, accelerator.device
     encoder = start.load().to(device)
@@ -85,7 +85,7 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
         weights = torch.from_numpy(log_weights(batch, settings.hard_negative_weight)).to(device)
         return info_nce(found[:len(rows)], found[len(rows):], settings.temperature, weights)
 
-    train_contrastive(
+    return train_contrastive(
         run, accelerator, encoder, competition, settings, settings.geometry_every, config.seed,
         batches=lambda epoch: shuffled(len(table), settings.batch_size, config.seed, epoch,
                                        drop_last=True),
@@ -95,7 +95,7 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
 
 
 def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
-             pairs: pd.DataFrame, dev: pd.DataFrame) -> None:
+             pairs: pd.DataFrame, dev: pd.DataFrame) -> State:
     """Three-way classification; keeps the best dev accuracy's encoder."""
     settings, device = config.nli, accelerator.device
     classifier = PairClassifier(start.load(), settings.head, len(LABELS)).to(device)
@@ -131,13 +131,13 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
     state = train(classifier, task, recipe(settings), accelerator, run.folder)
     accuracy = interval(np.mean, right())
     if processes.rank() > 0:
-        return
+        return state
     with written_aside(run.model) as aside:
         classifier.encoder.save(aside)
     write_json(run.folder / "metrics.json", {
         "nli_dev": {"n": len(labels), "accuracy": accuracy},
-        "best_step": state.best_step, "steps": state.step,
-            "training_seconds": round(state.seconds, 1), "pairs": len(pairs)})
+        "best_step": state.best_step, "steps": state.step, "pairs": len(pairs)})
     log.info("nli: dev accuracy %.4f [%.4f, %.4f] (%d pairs; the commonest class alone: %.4f)",
              accuracy["value"], accuracy["low"], accuracy["high"], len(labels),
              np.bincount(labels).max() / len(labels))
+    return state

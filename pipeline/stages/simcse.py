@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pipeline import processes
 from pipeline.batching import shuffled
+from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.corpus import unlabelled
 from pipeline.data import content_hash
@@ -48,7 +49,7 @@ def complete(config: Config) -> Run:
                         f"got {settings.batch_size}")
     start = start_of(config, "simcse")
 
-    def work(run: Run, accelerator: Accelerator) -> None:
+    def work(run: Run, accelerator: Accelerator) -> State:
         if settings.dropout == 0:
             log.warning("warning: simcse.dropout=0 makes the two views equal: nothing is learnt")
         encoder = start.load(settings.dropout).to(accelerator.device)
@@ -63,7 +64,7 @@ def complete(config: Config) -> Run:
             first, second = both.chunk(2)  # (B, d) each
             return info_nce(first, second, settings.temperature)
 
-        train_contrastive(
+        return train_contrastive(
             run, accelerator, encoder, competition, settings, settings.geometry_every, config.seed,
             batches=lambda epoch: shuffled(len(tokens), settings.batch_size, config.seed, epoch,
                                            settings.drop_last),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from pipeline import processes
 from pipeline.batching import shuffled
+from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.data import HIGHEST, Competition, content_hash, read_competition
 from pipeline.errors import UserError
@@ -64,7 +65,7 @@ def complete(config: Config) -> Run:
                         f"training pairs, got {settings.batch_size}")
     start = start_of(config, "sts")
 
-    def work(run: Run, accelerator: Accelerator) -> None:
+    def work(run: Run, accelerator: Accelerator) -> State:
         scorer = PairScorer(start.load(), settings.head).to(accelerator.device)
         device = accelerator.device
         train_pairs, dev_pairs = scorer.pairs(competition.train), scorer.pairs(competition.dev)
@@ -103,7 +104,7 @@ def complete(config: Config) -> Run:
         dev = to_labels(scorer, scores(dev_pairs))
         test = to_labels(scorer, scores(scorer.pairs(competition.test)))
         if processes.rank() > 0:
-            return
+            return state
         with written_aside(run.model) as aside:
             scorer.save(aside)
         write_predictions(run.folder / "predictions", competition, dev, test)
@@ -113,8 +114,8 @@ def complete(config: Config) -> Run:
             "baseline": {"prediction": float(mean[0]),
                          "mae": float(np.abs(labels - mean).mean()),
                          "rmse": float(np.sqrt(((labels - mean) ** 2).mean()))},
-            "best_step": state.best_step, "steps": state.step,
-            "training_seconds": round(state.seconds, 1)})
+            "best_step": state.best_step, "steps": state.step})
+        return state
 
     data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
             "test": content_hash(competition.test)}
