@@ -102,7 +102,7 @@ def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool) -> list[
     """
     order = np.random.default_rng([seed, epoch]).permutation(n)
     batches = [order[start:start + size] for start in range(0, n, size)]
-    if drop_last and len(batches[-1]) < size:
+    if drop_last and n % size:
         batches.pop()
     if not batches:
         raise ValueError(f"{n} rows do not fill one batch of {size}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -26,6 +27,8 @@ from pipeline.packing import Batch, hidden_states, use_packing
 
 log = logging.getLogger(__name__)
 RECORD = "sentence_encoder.json"
+POOLINGS = ("cls", "cls_mlp", "mean", "first_last_mean", "pooler")
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,6 @@ class Encoder(nn.Module):
         write_json(folder / RECORD, asdict(replace(self.reading, pooling=pooling)))
 
 
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-
-
 def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_length: int = 0,
                  dropout: float | None = None) -> Encoder:
     """Loads any encoder of the Hub or of a folder; "auto" and 0 mean as the folder records it.
@@ -101,6 +101,9 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     reading = recorded(path)
     config = from_hub(AutoConfig, path)
     own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
+    if dropout is not None and not own:
+        raise UserError(f"simcse.dropout: expected an encoder with {' and '.join(DROPOUTS)}, got "
+                        f"{path} ({config.model_type}), which has neither")
     if dropout is not None:
         for name in own:
             setattr(config, name, dropout)
@@ -120,7 +123,11 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
                     path)
     use_fast_dropout(backbone)
     use_packing(backbone)
-    encoder = Encoder(backbone, from_hub(AutoTokenizer, path), reading)
+    tokenizer = from_hub(AutoTokenizer, path)
+    if len(tokenizer) < config.vocab_size // 2:  # transformers makes an empty one without files
+        raise UserError(f"encoder.path={path}: expected a tokenizer of about {config.vocab_size} "
+                        f"pieces, got {len(tokenizer)}: are its tokenizer files missing?")
+    encoder = Encoder(backbone, tokenizer, reading)
     encoder.own_dropout = own
     return encoder
 
@@ -131,9 +138,14 @@ def recorded(path: str) -> Reading:
     if not file.exists():
         return Reading()
     try:
-        return Reading(**json.loads(file.read_text(encoding="utf-8")))
+        reading = Reading(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{file}: expected pooling, prefix and max_length, got: {error}") from None
+    if (reading.pooling not in POOLINGS or not isinstance(reading.prefix, str)
+            or not isinstance(reading.max_length, int)):
+        raise UserError(f"{file}: expected pooling (one of {', '.join(POOLINGS)}), a prefix and a "
+                        f"whole max_length, got {reading}")
+    return reading
 
 
 def check_length(path: str, config: Any, max_length: int) -> None:
@@ -175,7 +187,7 @@ def from_hub(loader: Any, path: str, **options: Any) -> Any:
         raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
     try:
         return loader.from_pretrained(path, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         if Path(path).is_dir():
             raise UserError(f"encoder.path={path}: expected a Hugging Face encoder's folder, got: "

@@ -11,10 +11,12 @@ RESAMPLES = 2000
 
 def pearson(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray | float:
     """Pearson correlation along an axis; NaN where either side is constant."""
+    constant = (np.ptp(x, axis=axis) == 0) | (np.ptp(y, axis=axis) == 0)
     x = x - x.mean(axis=axis, keepdims=True)
     y = y - y.mean(axis=axis, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (x * y).sum(axis=axis) / np.sqrt((x * x).sum(axis=axis) * (y * y).sum(axis=axis))
+        r = (x * y).sum(axis=axis) / np.sqrt((x * x).sum(axis=axis) * (y * y).sum(axis=axis))
+    return np.where(constant, np.nan, r)[()]  # centring leaves rounding errors of a constant
 
 
 def spearman(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray | float:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from pipeline.checkpoint import State
 from pipeline.config import KEYS
 from pipeline.errors import UserError
 from pipeline.layers import load
@@ -32,11 +33,12 @@ def workplace(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="pipeline")  # as run.py does
     worked: list[Path] = []
 
-    def work(run: Run, _accelerator: object) -> None:
+    def work(run: Run, _accelerator: object) -> State:
         worked.append(run.folder)
         (run.folder / "predictions").mkdir()
         (run.folder / "predictions" / "dev.csv").write_text("1\n")
         (run.folder / "metrics.json").write_text("{}")
+        return State(seconds=1.5)
 
     def call(*words: str, data=None, start=None) -> tuple[Path, bool]:
         worked.clear()
