@@ -1,0 +1,1 @@
+"""Measurements of speed and memory: ratios, variants interleaved, medians of whole processes."""
