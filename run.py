@@ -8,6 +8,7 @@ stderr), 130 or 143 stopped by Ctrl-C or SIGTERM (the same command goes on).
 
 import errno
 import logging
+import os
 import sys
 from importlib import import_module
 
@@ -37,6 +38,9 @@ def main(words: list[str]) -> int:
         import_module(f"pipeline.stages.{config.stage}").run(config)
     except UserError as error:
         return say(error, 2)
+    except BrokenPipeError:  # `python run.py help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         if error.errno not in BLAMELESS:
             raise

@@ -97,7 +97,6 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-    quiet()
     reading = recorded(path)
     config = from_hub(AutoConfig, path)
     own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
@@ -170,11 +169,12 @@ def pooler_option(path: str, config: Any, pooling: str) -> dict[str, bool]:
 
 
 def quiet() -> None:
-    """Hides the libraries' bars over reading and writing local files; downloads keep theirs."""
+    """Hides the libraries' bars over local files and their talk of retries; downloads keep bars."""
     import datasets
     import huggingface_hub.utils
     import transformers
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.enable_progress_bars()
@@ -183,6 +183,7 @@ def quiet() -> None:
 
 def from_hub(loader: Any, path: str, **options: Any) -> Any:
     """`loader.from_pretrained` with its failures in one line."""
+    quiet()
     if path.startswith((".", "/", "~")) and not Path(path).is_dir():
         raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
     try:
@@ -206,6 +207,7 @@ def fingerprint(path: str) -> dict[str, str]:
         return {file.name: sha256(file) for file in sorted(folder.iterdir())
                 if file.suffix in (".json", ".safetensors", ".bin", ".txt", ".model")
                 and file.name != "checksums.json"}
+    log.info("encoder: %s, from the Hub or its cache", path)
     config = from_hub(AutoConfig, path)
     return {"hub": path, "commit": str(getattr(config, "_commit_hash", None))}
 

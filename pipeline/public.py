@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.encoder import quiet
 from pipeline.errors import UserError
 from pipeline.files import write_text
 from pipeline.nli import LABELS, read_json, read_tsv
@@ -42,6 +43,8 @@ NAMES = {"sentence1": "sentence_1", "sentence2": "sentence_2", "genre": "source"
 def from_hub(name: str) -> dict[str, pd.DataFrame]:
     """The data set's parts by name (train, validation, test), as the Hub has them."""
     from datasets import load_dataset
+
+    quiet()
 
     source = SOURCES[name]
     try:

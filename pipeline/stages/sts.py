@@ -9,6 +9,7 @@ Labels are 0–1 inside and 0–5 outside. The best weights are those with the h
 
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def run(config: Config) -> None:
     path = Path(config.submissions_dir) / f"{finished.folder.name}.csv"
     write_submission(path, test["id"].tolist(), test["prediction"].to_numpy(), competition.order, {
         "runs": [str(finished.folder)], "identity": finished.identity, "chain": config.chain,
-        "trial": config.trial == "always", "config": "config.yaml", "dev": metrics["dev"]})
+        "trial": config.trial == "always", "dev": metrics["dev"], "config": asdict(config)})
     report(metrics)
     log.info("submission: %s (%d rows)", path, len(test))
 
