@@ -192,7 +192,15 @@ def test_folder_without_tokenizer(kind, make_encoder, tmp_path):
     assert str(folder) in refused(folder)
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"poling": "mean"}'])
+def test_dropout_without_effect_is_refused(folder, monkeypatch):
+    """An encoder that knows no such probabilities: two views could not differ."""
+    monkeypatch.setattr("pipeline.encoder.DROPOUTS", ("no_such_dropout",))
+    assert "expected an encoder with no_such_dropout" in refused(folder, dropout=0.1)
+    assert load_encoder(str(folder), max_length=32).own_dropout == {}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"poling": "mean"}', '{"pooling": "max"}',
+                                     '{"prefix": 3}', '{"max_length": "long"}'])
 def test_broken_record(folder, content):
     """A record of the reading that cannot be read is named."""
     (folder / "sentence_encoder.json").write_text(content)
