@@ -21,6 +21,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from pipeline import checkpoint, processes
 from pipeline.checkpoint import State
@@ -123,8 +124,9 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
         steps.add_line({"step": 0} | found)
         log.info("step 0: %s", summary(found["eval"]))
     model.train()
-    with stop_signals() as received, tqdm(total=total, initial=state.step, unit="step", desc=
-                                          folder.parent.name, disable=processes.rank() > 0) as bar:
+    with (stop_signals() as received, logging_redirect_tqdm(),
+          tqdm(total=total, initial=state.step, unit="step", desc=folder.parent.name,
+               disable=processes.rank() > 0) as bar):
         while state.step < total and not state.stopped_early:
             epoch, place = divmod(state.step, per_epoch)
             if place == 0 or not batches:
@@ -148,8 +150,8 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             found = look(task, model, is_due, measure_due)
             if is_due:
                 is_best = keeper.judge(found["eval"][task.best_by], recipe.patience)
-                bar.write(f"step {state.step}/{total}: {summary(found['eval'])}"
-                          f"{' (best so far)' if is_best else ''}")
+                log.info("step %d of %d: %s%s", state.step, total, summary(found["eval"]),
+                         " (best so far)" if is_best else "")
             if found:
                 steps.add_line({"step": state.step} | found)
             if is_due or stopped:
