@@ -7,6 +7,7 @@ CSV with the columns premise, hypothesis, label.
 import csv
 import io
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,13 @@ def read_nli(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             names = ", ".join(path.name for path in files) or "no files"
             raise UserError(f"data.nli_dir={folder}: expected a .csv, .tsv or .json with {part!r} "
                             f"in its name, got {names}")
-    return tuple(pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
-                 for frames in found.values())
+    made = {part: pd.concat(frames, ignore_index=True).drop_duplicates(ignore_index=True)
+            for part, frames in found.items()}
+    for part, frame in made.items():
+        if frame.empty:
+            raise UserError(f"data.nli_dir={folder}: expected labelled rows in the {part} files, "
+                            "got '-' alone")
+    return made["train"], made["dev"]
 
 
 def read_file(path: Path) -> pd.DataFrame:
@@ -44,7 +50,8 @@ def read_file(path: Path) -> pd.DataFrame:
     table = {".csv": read_table, ".tsv": read_tsv, ".json": read_json}[path.suffix](path)
     table = table.rename(columns=NAMES)
     require(table, path, ["premise", "hypothesis", "label"])
-    table = table.astype({name: str for name in ("premise", "hypothesis", "label")})
+    columns = ["premise", "hypothesis", "label"]
+    table[columns] = table[columns].fillna("").astype(str)
     table = table[table["label"] != "-"]
     for column in ("premise", "hypothesis"):
         empty = table[column].map(is_empty)
@@ -61,7 +68,12 @@ def read_file(path: Path) -> pd.DataFrame:
 def read_tsv(path: Path) -> pd.DataFrame:
     """A tab-separated file in which quotes are ordinary characters."""
     text, _ = decoded(path)
-    lines = list(csv.reader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    try:
+        lines = list(reader)
+    except csv.Error as error:
+        raise UserError(f"{path}: row {reader.line_num}: expected cells on one line, got: "
+                        f"{error}") from None
     rows = [(number, line) for number, line in enumerate(lines[1:], start=2) if line]
     for number, line in rows:
         if len(line) != len(lines[0]):
@@ -80,7 +92,8 @@ def read_json(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: expected JSON, got: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path}: expected a JSON list of objects")
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([{name: unicodedata.normalize("NFC", value) if isinstance(value, str)
+                           else value for name, value in row.items()} for row in rows])
     return table.assign(row=np.arange(1, len(table) + 1))
 
 
@@ -109,13 +122,13 @@ def log_weights(rows: np.ndarray, hard_weight: float) -> np.ndarray:
     sentence as the positive or the premise), log hard_weight for a row's own contradiction.
     """
     premise, positive = rows[:, :1], rows[:, 1:2]  # (B, 1)
-    false = ((rows[:, 0] == premise) | (rows[:, 1] == positive) | (rows[:, 1] == premise))
-    np.fill_diagonal(false, False)
     has = np.flatnonzero(rows[:, 2] >= 0)
-    negatives = rows[has, 2]  # (H,)
+    candidates = np.concatenate([rows[:, 1], rows[has, 2]])  # (B + H,)
+    # entailed by the row's premise here or in another row of the batch, or the premise itself
+    false = ((rows[:, 0] == premise) @ (candidates == positive)) | (candidates == premise)
+    np.fill_diagonal(false[:, :len(rows)], False)
     weights = np.zeros((len(rows), len(rows) + len(has)), np.float32)
-    weights[:, :len(rows)][false] = -np.inf
     with np.errstate(divide="ignore"):
         weights[has, len(rows) + np.arange(len(has))] = np.log(hard_weight)
-    weights[:, len(rows):][(negatives == positive) | (negatives == premise)] = -np.inf
+    weights[false] = -np.inf
     return weights

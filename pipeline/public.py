@@ -21,20 +21,22 @@ KAKAO = "CC BY-SA 4.0, Kakao Brain (Ham et al. 2020)"
 
 @dataclass(frozen=True)
 class Source:
-    """A public data set: its place on the Hub, its size and its licence."""
+    """A public data set: its place on the Hub, its size and its licence; dev: a config apart."""
 
     hub: str
     config: str | None
     size: str
     licence: str
     is_nli: bool
+    dev: str | None = None
 
 
 SOURCES = {
     "klue-sts": Source("klue/klue", "sts", "11,668 + 519 pairs", KLUE, False),
     "korsts": Source("dkoterwa/kor-sts", None, "5,749 + 1,500 + 1,379 pairs", KAKAO, False),
     "klue-nli": Source("klue/klue", "nli", "24,998 + 3,000 pairs", KLUE, True),
-    "kornli": Source("kakaobrain/kor_nli", "snli", "550,152 pairs", KAKAO, True),
+    "kornli": Source("kakaobrain/kor_nli", "snli", "550,152 pairs", KAKAO, True,
+                     dev="xnli"),
 }
 NAMES = {"sentence1": "sentence_1", "sentence2": "sentence_2", "genre": "source",
          "score": "label"}
@@ -43,13 +45,17 @@ NAMES = {"sentence1": "sentence_1", "sentence2": "sentence_2", "genre": "source"
 def from_hub(name: str) -> dict[str, pd.DataFrame]:
     """The data set's parts by name (train, validation, test), as the Hub has them."""
     from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+    from huggingface_hub.utils import httpx
 
     quiet()
 
     source = SOURCES[name]
     try:
         parts = load_dataset(source.hub, source.config)
-    except (OSError, ValueError, RuntimeError) as error:
+        if source.dev:
+            parts["validation"] = load_dataset(source.hub, source.dev)["validation"]
+    except (OSError, ValueError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"fetch.name={name}: the Hub could not give {source.hub} ({reason}); ways "
                         "out: fetch.files=[FILE,…] with local copies of the original files, or "
@@ -93,7 +99,8 @@ def sts_columns(frame: pd.DataFrame, name: str, part: str) -> pd.DataFrame:
     frame = frame.rename(columns=NAMES)
     if "labels" in frame:
         frame = frame.assign(label=[labels["label"] for labels in frame["labels"]])
-    labels = pd.to_numeric(frame["label"], errors="coerce").round(1)
+    check_columns(frame, name, ["sentence_1", "sentence_2", "label"])
+    labels = pd.to_numeric(frame["label"], errors="coerce")
     made = pd.DataFrame({
         "id": [f"{name}-{part}-{place:05d}" for place in range(len(frame))],
         "source": frame.get("source", name),
@@ -102,14 +109,24 @@ def sts_columns(frame: pd.DataFrame, name: str, part: str) -> pd.DataFrame:
     return made[labels.notna()]
 
 
+def check_columns(frame: pd.DataFrame, name: str, columns: list[str]) -> None:
+    """Refuses files of another data set."""
+    if missing := [column for column in columns if column not in frame]:
+        raise UserError(f"fetch.name={name}: expected columns {', '.join(missing)}, got "
+                        f"{', '.join(map(str, frame.columns))}")
+
+
 def nli_layout(parts: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """train and dev with premise, hypothesis and label in words."""
     made = {}
+    if not {"train", "validation"} <= parts.keys():
+        raise UserError(f"fetch: expected a train and a dev part, got {', '.join(parts)}")
     for part, out in (("train", "train"), ("validation", "dev")):
         if part not in parts:
             continue
         frame = parts[part].rename(columns={"sentence1": "premise", "sentence2": "hypothesis",
                                             "gold_label": "label"})
+        check_columns(frame, "nli", ["premise", "hypothesis", "label"])
         labels = [LABELS[int(label)] if str(label).isdigit() else str(label)
                   for label in frame["label"]]
         table = frame[["premise", "hypothesis"]].assign(label=labels)

@@ -20,7 +20,10 @@ def groups(frame: pd.DataFrame) -> np.ndarray:
 
 def held_out(frame: pd.DataFrame, rows: int, seed: int) -> np.ndarray:
     """A mask (n,) of about `rows` pairs in whole groups, drawn at random."""
-    numbers, sizes = np.unique(groups(frame), return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(numbers))
-    taken = numbers[order][np.cumsum(sizes[order]) <= rows]
-    return np.isin(groups(frame), taken)
+    numbers = groups(frame)
+    sizes, taken = np.bincount(numbers), []
+    for group in np.random.default_rng(seed).permutation(len(sizes)):
+        if 0 < sizes[group] <= rows:
+            taken.append(group)
+            rows -= sizes[group]
+    return np.isin(numbers, taken)

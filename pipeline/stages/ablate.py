@@ -19,8 +19,9 @@ from pipeline.config import Config
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.metrics import RANGES, by_range, pearson, spearman
+from pipeline.nli import read_nli
 from pipeline.runs import Run, identity
-from pipeline.stages import sts
+from pipeline.stages import TRAINING, sts
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ def run(config: Config) -> None:
     """Completes every arm and seed, then writes the table, the figure and the sentences."""
     arms, seeds = config.ablate.arms, config.ablate.seeds
     check_settings(arms, seeds)
+    if any("nli" in arm.split(">") for arm in arms):
+        read_nli(Path(config.data.nli_dir))
     runs: dict[str, list[Run]] = {}
     for arm in arms:
         for seed in seeds:
@@ -52,12 +55,15 @@ def run(config: Config) -> None:
 def check_settings(arms: list[str], seeds: list[str]) -> None:
     """Refuses arms that do not end in sts and seeds that are no numbers."""
     for arm in arms:
-        if arm.split(">")[-1] != "sts":
+        stages = arm.split(">")
+        if (stages[-1] != "sts" or not set(stages) <= set(TRAINING)
+                or len(set(stages)) < len(stages)):
             raise UserError(f"ablate.arms: expected chains that end in sts, such as simcse>sts, "
                             f"got {arm!r}")
     if len(arms) < 2 or len(set(arms)) < len(arms):
         raise UserError(f"ablate.arms: expected two or more different arms, got [{','.join(arms)}]")
-    if not seeds or not all(seed.isdigit() for seed in seeds) or len(set(seeds)) < len(seeds):
+    if (not seeds or not all(seed.isdecimal() and int(seed) < 2**32 for seed in seeds)
+            or len({int(seed) for seed in seeds}) < len(seeds)):
         raise UserError(f"ablate.seeds: expected different whole numbers, got [{','.join(seeds)}]")
 
 
@@ -119,7 +125,9 @@ def draw(rows: list[dict], path: Path) -> None:
     for place, row in enumerate(rows[1:]):
         part = row["difference"]
         value, low, high = (100 * part[name] for name in ("value", "low", "high"))
-        left.errorbar(value, place, xerr=[[value - low], [high - value]], fmt="o", capsize=4)
+        # With few rows a percentile interval may lie beside the value.
+        left.errorbar(value, place, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o",
+                      capsize=4)
     left.axvline(0, color="grey", linewidth=1)
     left.set_yticks(range(len(rows) - 1), [row["arm"] for row in rows[1:]])
     left.set_ylim(-0.6, len(rows) - 1.4)

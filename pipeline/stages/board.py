@@ -16,6 +16,7 @@ from pipeline.config import Config
 from pipeline.errors import UserError
 from pipeline.files import plain, write_json
 from pipeline.runs import read_manifest
+from pipeline.submission import read_origin
 
 COLUMNS = ["run", "chain", "encoder", "seed", "status", "pearson", "low", "high", "seconds",
            "submission", "public", "private"]
@@ -48,7 +49,9 @@ def record(submission: Path, scores: dict[str, float]) -> None:
                         f"beside it), got {submission}")
     if not scores:
         raise UserError("board.public, board.private: expected a score to record, got none")
-    origin = json.loads(file.read_text(encoding="utf-8"))
+    origin = read_origin(file)
+    if not origin:
+        raise UserError(f"{file}: expected the record of a submission, got none that can be read")
     write_json(file, origin | {"leaderboard": origin.get("leaderboard", {}) | scores})
 
 
@@ -56,7 +59,7 @@ def collect(runs_dir: Path, submissions_dir: Path) -> pd.DataFrame:
     """One row a run, newest last, with the submission made of it alone."""
     made = {}
     for file in sorted(submissions_dir.glob("*.json")):
-        origin = json.loads(file.read_text(encoding="utf-8"))
+        origin = read_origin(file)
         if len(origin.get("runs", [])) == 1 and "identity" in origin:
             made[origin["identity"]] = (file.with_suffix(".csv"), origin.get("leaderboard", {}))
     rows = []
@@ -72,7 +75,8 @@ def collect(runs_dir: Path, submissions_dir: Path) -> pd.DataFrame:
         rows.append([str(folder), chain, encoder, manifest["shape"]["seed"], manifest["status"],
                      dev.get("value"), dev.get("low"), dev.get("high"), manifest.get("seconds"),
                      str(submission), board.get("public"), board.get("private")])
-    return pd.DataFrame(rows, columns=COLUMNS)
+    numbers = ("pearson", "low", "high", "seconds", "public", "private")
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(numbers, float))
 
 
 def lineage(manifest: dict, known: dict[str, dict]) -> tuple[str, str]:

@@ -101,7 +101,7 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
     classifier = PairClassifier(start.load(), settings.head, len(LABELS)).to(device)
     names = {"premise": "sentence_1", "hypothesis": "sentence_2"}
     train_pairs, dev_pairs = (classifier.pairs(part.rename(columns=names)) for part in (pairs, dev))
-    targets = torch.from_numpy(pairs["label"].to_numpy())
+    targets = torch.from_numpy(pairs["label"].to_numpy(copy=True))
     labels = dev["label"].to_numpy()
     log.info("nli: %d pairs, %s head", len(pairs), settings.head)
 
