@@ -52,6 +52,9 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
     Under torchrun or accelerate launch it joins the processes; each has its own dropout masks, and
     only the first one speaks.
     """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise UserError("accelerate's configuration: expected data-parallel training, got FSDP; a "
+                        "batch that does not fit one card: simcse.micro_batch, nli.micro_batch")
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
