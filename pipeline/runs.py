@@ -119,7 +119,7 @@ def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
 
     Of several processes of one command the first claims it for all.
     """
-    if (not re.fullmatch(r"[\w가-힣.-]{1,80}", name) or name.startswith(".")
+    if (not re.fullmatch(r"[\w.-]{1,80}", name) or name.startswith(".")
             or len(name.encode()) > 200):  # file names have 255 bytes
         raise UserError(f"name: expected letters, digits, '-', '_' and '.', got {name!r}")
     if processes.rank() > 0:
