@@ -21,7 +21,7 @@ def test_closed_pipe():
 
 def test_log_keeps_evaluations(competition, make_encoder, command):
     """What the screen says of a training, log.txt says too."""
-    code, out, err = command(
+    code, _, err = command(
         "stage=simcse", f"data.dir={competition}", f"encoder.path={make_encoder('bert')}",
         "encoder.max_length=32", "encoder.pooling=mean", "simcse.max_steps=2",
         "simcse.batch_size=8", "simcse.eval_every=1", "device=cpu", "precision=fp32")
