@@ -127,10 +127,10 @@ def draw(rows: list[dict], path: Path) -> None:
         value, low, high = (100 * part[name] for name in ("value", "low", "high"))
         # With few rows a percentile interval may lie beside the value.
         left.errorbar(value, place, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o",
-                      capsize=4)
+                      capsize=4, color="black")
     left.axvline(0, color="grey", linewidth=1)
     left.set_yticks(range(len(rows) - 1), [row["arm"] for row in rows[1:]])
-    left.set_ylim(-0.6, len(rows) - 1.4)
+    left.set_ylim(len(rows) - 1.4, -0.6)  # the first arm on top, as in the table
     left.set_xlabel(f"dev Pearson × 100, difference to {rows[0]['arm']} (95% interval)")
     width = 0.8 / len(rows)
     for place, row in enumerate(rows):
@@ -139,7 +139,7 @@ def draw(rows: list[dict], path: Path) -> None:
     right.set_xticks(np.arange(len(RANGES)) + 0.4 - width / 2, rows[0]["mae"])
     right.set_xlabel("label")
     right.set_ylabel("mean |prediction − label|")
-    right.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=len(rows))
     with written_aside(path) as aside:
         figure.savefig(aside, format="png", dpi=130)
     pyplot.close(figure)
