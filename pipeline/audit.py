@@ -21,13 +21,10 @@ def repeated_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 
 def contradictions(frame: pd.DataFrame, apart: float = 1.0) -> list[tuple[int, int, float]]:
     """(row, row, difference) of one pair whose labels differ by more than `apart`."""
-    found = []
-    for _, group in frame.groupby(pair_keys(frame)):
-        low, high = group["label"].idxmin(), group["label"].idxmax()
-        gap = float(group["label"].max() - group["label"].min())
-        if gap > apart:
-            found.append((int(frame.loc[low, "row"]), int(frame.loc[high, "row"]), gap))
-    return found
+    pairs = frame.groupby(pair_keys(frame))["label"].agg(["idxmin", "idxmax", "min", "max"])
+    apart_pairs = pairs[pairs["max"] - pairs["min"] > apart]
+    return [(int(frame.loc[low, "row"]), int(frame.loc[high, "row"]), float(most - least))
+            for low, high, least, most in apart_pairs.itertuples(index=False)]
 
 
 def leaks(train: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

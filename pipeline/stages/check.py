@@ -74,7 +74,8 @@ def tokens_and_memory(config: Config, competition: Competition) -> None:
     ids = tokenizer(pairs["sentence_1"].tolist(), pairs["sentence_2"].tolist(),
                     return_attention_mask=False)["input_ids"]
     lengths = np.array([len(row) for row in ids])
-    unknown = [sum(token == tokenizer.unk_token_id for token in row) for row in ids]
+    unknown_id = tokenizer.unk_token_id
+    unknown = [row.count(unknown_id) for row in ids]
     cut = int((lengths > config.encoder.max_length).sum())
     print(f"encoder: {config.encoder.path} ({model.model_type}, {model.num_hidden_layers} layers, "
           f"width {model.hidden_size})")
