@@ -221,15 +221,23 @@ def shown(batches: Iterable[np.ndarray], total: int, desc: str) -> Iterator[np.n
 
 
 @torch.inference_mode()
-def embed(encoder: Encoder, tokens: Tokens, device: torch.device, desc: str = "") -> np.ndarray:
-    """Vectors (n, d) float32 of all rows, longest first so that memory peaks at the start.
+def outputs(model: nn.Module, width: int, source: Tokens, device: torch.device,
+            desc: str = "") -> np.ndarray:
+    """What the model gives in eval mode for every row of source: (n, width) float32.
 
-    desc: the name of a progress bar; empty for none.
+    source is Tokens, or anything with its len, lengths and batch. Longest first, so that memory
+    peaks at the start. desc: the name of a progress bar; empty for none.
     """
-    was_training = encoder.training
-    encoder.eval()
-    vectors = np.zeros((len(tokens), encoder.width), np.float32)
-    for rows in shown(by_tokens(tokens.lengths), len(tokens), desc):
-        vectors[rows] = encoder(tokens.batch(rows).to(device)).float().cpu().numpy()
-    encoder.train(was_training)
-    return processes.summed(vectors, device)
+    was_training = model.training
+    model.eval()
+    found = np.zeros((len(source), width), np.float32)
+    for rows in shown(by_tokens(source.lengths), len(source), desc):
+        part = model(source.batch(rows).to(device)).float().cpu().numpy()
+        found[rows] = part.reshape(len(rows), width)
+    model.train(was_training)
+    return processes.summed(found, device)
+
+
+def embed(encoder: Encoder, tokens: Tokens, device: torch.device, desc: str = "") -> np.ndarray:
+    """Vectors (n, d) float32 of all rows; desc: the name of a progress bar, empty for none."""
+    return outputs(encoder, encoder.width, tokens, device, desc)

@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pipeline import processes
-from pipeline.batching import Tokens, by_tokens
+from pipeline.batching import Tokens
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST
 from pipeline.dropout import Dropout
-from pipeline.encoder import Encoder, embed, load_encoder, shown
+from pipeline.encoder import Encoder, embed, load_encoder, outputs
 from pipeline.errors import UserError
 from pipeline.files import write_json
 from pipeline.metrics import normalised
@@ -135,22 +134,16 @@ def load_scorer(folder: Path) -> PairScorer:
     return scorer
 
 
-@torch.inference_mode()
 def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device,
                desc: str = "") -> np.ndarray:
     """Raw scores (n,) float32; a bi head encodes each sentence once. desc: shows progress."""
+    if pairs.left is None:
+        return outputs(scorer, 1, pairs.tokens, device, desc)[:, 0]
     was_training = scorer.training
     scorer.eval()
-    if pairs.left is not None:
-        vectors = normalised(embed(scorer.encoder, pairs.tokens, device, desc))
-        scores = (vectors[pairs.left] * vectors[pairs.right]).sum(axis=1)
-    else:
-        scores = np.zeros(len(pairs), np.float32)
-        for rows in shown(by_tokens(pairs.lengths), len(pairs), desc):
-            scores[rows] = scorer(pairs.tokens.batch(rows).to(device)).float().cpu().numpy()
-        scores = processes.summed(scores, device)
+    vectors = normalised(embed(scorer.encoder, pairs.tokens, device, desc))
     scorer.train(was_training)
-    return scores
+    return (vectors[pairs.left] * vectors[pairs.right]).sum(axis=1)
 
 
 def fit_scale(scorer: PairScorer, raw: np.ndarray, labels: np.ndarray) -> None:

@@ -20,10 +20,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from pipeline import processes
-from pipeline.batching import by_tokens, shuffled
+from pipeline.batching import shuffled
 from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.data import Competition, content_hash
+from pipeline.encoder import outputs
 from pipeline.errors import UserError
 from pipeline.files import write_json, written_aside
 from pipeline.gradcache import vectors
@@ -110,16 +111,10 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
         logits = processes.gathered(model(mine).float(), len(rows))  # (B, 3)
         return F.cross_entropy(logits, targets[rows].to(device))
 
-    @torch.inference_mode()
     def right() -> np.ndarray:
-        classifier.eval()
-        found = np.zeros(len(labels))
         with accelerator.autocast():
-            for rows in processes.own_of(by_tokens(dev_pairs.lengths)):
-                logits = classifier(dev_pairs.batch(rows).to(device))
-                found[rows] = logits.argmax(dim=1).cpu().numpy() == labels[rows]
-        classifier.train()
-        return processes.summed(found, device)
+            logits = outputs(classifier, len(LABELS), dev_pairs, device)  # (n, 3)
+        return (logits.argmax(axis=1) == labels).astype(float)
 
     task = Task(
         batches=lambda epoch: shuffled(len(pairs), settings.batch_size, config.seed, epoch,
