@@ -95,12 +95,20 @@ def encoded(texts: list[Any], tokenizer: Any, max_length: int, prefix: str,
     return columns
 
 
-def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool) -> list[np.ndarray]:
+def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool,
+             weights: np.ndarray | None = None) -> list[np.ndarray]:
     """An epoch's batches: every row once in an order that the seed and the epoch fix.
 
-    Raises ValueError when rows are fewer than a batch and the last is to be dropped.
+    With weights (n,) of mean 1 a row comes as often as its weight says: its whole part for sure,
+    and once more with the rest for probability. Raises ValueError when rows are fewer than a
+    batch and the last is to be dropped.
     """
-    order = np.random.default_rng([seed, epoch]).permutation(n)
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(n)
+    if weights is not None:
+        # n points one apart on the line of the shuffled rows' weights: systematic sampling.
+        places = np.searchsorted(weights[order].cumsum(), np.arange(n) + random.random())
+        order = random.permutation(order[np.minimum(places, n - 1)])
     batches = [order[start:start + size] for start in range(0, n, size)]
     if drop_last and n % size:
         batches.pop()

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pipeline import processes
+from pipeline.averaging import Average
 from pipeline.errors import UserError
 from pipeline.files import checksums, mend, write_json, written_aside
 
@@ -39,7 +40,8 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
-                scaler: torch.amp.GradScaler | None, state: State) -> None:
+                scaler: torch.amp.GradScaler | None, state: State,
+                average: Average | None = None) -> None:
     """Writes `newest/`; the one before stays in place until this one is complete.
 
     To be called by every process: each has its own random generator, the first one writes.
@@ -61,6 +63,8 @@ def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
         save_tensors(model.state_dict(), aside / "model.safetensors")
         save_tensors(moments, aside / "optimizer.safetensors")
         save_tensors(random, aside / "random.safetensors")
+        if average:
+            save_tensors(average.values, aside / "average.safetensors")
         (aside / "state.json").write_text(json.dumps(rest), encoding="utf-8")
         write_json(aside / "checksums.json", checksums(aside))
 
@@ -93,8 +97,8 @@ def verified(folder: Path) -> bool:
 
 
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
-            scaler: torch.amp.GradScaler | None) -> State:
-    """Loads `newest/` into model, optimizer and random generators; a fresh State without one.
+            scaler: torch.amp.GradScaler | None, average: Average | None = None) -> State:
+    """Loads `newest/` into model, optimizer and the rest; a fresh State without one.
 
     Raises UserError when the run was begun with another number of processes.
     """
@@ -119,6 +123,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
         index, _, leaf = name.partition(".")
         state_dict["state"].setdefault(int(index), {})[leaf] = tensor
     optimizer.load_state_dict(state_dict)
+    if average:
+        average.load(load_file(newest / "average.safetensors"))
     if scaler and scales:
         scaler.load_state_dict(scales)
     random, rank = load_file(newest / "random.safetensors"), processes.rank()

@@ -39,6 +39,8 @@ class Encoder:
     max_length: int = key(128, "tokens kept of a sentence or a pair", at_least=8)
     prefix: str = key("auto", "text put before every sentence; auto: as the model's folder "
                               "records it, else none")
+    special_tokens: list[str] = key([], "texts that become one token each, such as <PERSON>; "
+                                        "saved with the model's tokenizer")
 
 
 @dataclass
@@ -100,7 +102,39 @@ class Sts(Training):
     head: str = key("cross", "cross: reads the pair at once; bi: cosine of two sentence vectors",
                     choices=["cross", "bi"])
     loss: str = key("auto", "auto: mse for cross, cosent for bi",
-                    choices=["auto", "mse", "l1", "huber", "cosent", "pearson"])
+                    choices=["auto", "mse", "l1", "huber", "cosent", "pearson", "mse+pearson",
+                             "mse+cosent", "cosent+pearson"])
+    folds: int = key(0, "so many models, each trained without its share of the pairs, which it "
+                        "then predicts; test is their mean; 0: one model", at_least=0, at_most=50)
+    use_dev: bool = key(False, "with folds: dev's pairs are trained on too, and dev's score is "
+                               "that of the models that did not see the pair")
+    keep: str = key("best", "the weights kept: of the best evaluation or of the last one",
+                    choices=["best", "last"])
+    ema: float = key(0.0, "decay of the moving average of the weights that is evaluated and kept, "
+                          "such as 0.99; 0: the weights themselves", at_least=0, at_most=0.99999)
+    layer_decay: float = key(1.0, "each layer's learning rate is this share of the one above it",
+                             above=0, at_most=1)
+    fgm: float = key(0.0, "size of the adversarial shift of the word embeddings (FGM), such as "
+                          "0.5; doubles the time; 0: none", at_least=0)
+    r_drop: float = key(0.0, "weight of the squared difference of two passes with other dropout "
+                             "masks (R-Drop); doubles the time; 0: one pass", at_least=0)
+    dropout_samples: int = key(1, "of a cross head; dropout masks of each pair's vector, whose "
+                                  "losses are averaged", at_least=1, at_most=16)
+    binary_weight: float = key(0.0, "weight of an auxiliary loss: the score must tell binary-label "
+                                    "by a logistic link; 0: none", at_least=0)
+    swap: bool = key(False, "of a cross head; train on every pair in both orders")
+    both_orders: bool = key(False, "of a cross head; a prediction is the mean of both orders")
+    copies: float = key(0.0, "pairs of a sentence with itself and label 5 that are added, as a "
+                             "share of the pairs; drawn from the sentences of pairs with label 0",
+                        at_least=0, at_most=1)
+    zeros: float = key(1.0, "share of the pairs with label 0 that are trained on", at_least=0,
+                       at_most=1)
+    flatten: float = key(0.0, "rarer labels are drawn more often: 0 as they are, 1 until all are "
+                              "as frequent", at_least=0, at_most=1)
+    label_noise: float = key(0.0, "standard deviation of the noise on labels in training",
+                             at_least=0, at_most=2)
+    source_token: bool = key(False, "a token for its source before every sentence; sources that "
+                                    "train does not have get none")
 
 
 @dataclass

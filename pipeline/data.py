@@ -122,5 +122,6 @@ def check_ids(path: Path, table: pd.DataFrame, ids: list[str]) -> None:
 
 def content_hash(frame: pd.DataFrame) -> str:
     """SHA-256 of a frame's content, whatever file, encoding or layout it came from."""
-    kept = [name for name in ("id", *SENTENCES, "label") if name in frame]
+    kept = [name for name in ("id", "source", *SENTENCES, "label", "binary-label")
+            if name in frame]
     return hashlib.sha256(frame[kept].to_csv(index=False).encode()).hexdigest()

@@ -73,6 +73,20 @@ class Encoder(nn.Module):
         return tokenise(texts, self.tokenizer, self.reading.max_length, self.reading.prefix, file,
                         types=is_pair and self.has_types)
 
+    def add_tokens(self, texts: Iterable[str]) -> None:
+        """Makes each text one special token, with the mean of all embeddings; known ones stay."""
+        known = self.tokenizer.get_vocab()
+        new = [text for text in texts if text not in known]
+        if not new:
+            return
+        self.tokenizer.add_tokens(new, special_tokens=True)
+        rows = self.tokenizer.convert_tokens_to_ids(new)
+        size = max(self.backbone.config.vocab_size, len(self.tokenizer))
+        self.backbone.resize_token_embeddings(size, mean_resizing=False)
+        weight = self.backbone.get_input_embeddings().weight
+        with torch.no_grad():
+            weight[rows] = weight[:min(rows)].mean(dim=0)
+
     def save(self, folder: Path) -> None:
         """Writes backbone, tokenizer and record; the caller renames the folder into place."""
         config = self.backbone.config

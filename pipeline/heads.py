@@ -4,7 +4,7 @@ Scores are 0–1 inside (label / 5) and 0–5 outside.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pipeline.batching import Tokens
 from pipeline.corpus import sentence_table
-from pipeline.data import HIGHEST, LOWEST
+from pipeline.data import HIGHEST, LOWEST, SENTENCES
 from pipeline.dropout import Dropout
 from pipeline.encoder import Encoder, embed, load_encoder, outputs
 from pipeline.errors import UserError
@@ -34,6 +34,7 @@ class Pairs:
     tokens: Tokens
     left: np.ndarray | None = None  # (n,) rows of tokens; None: a pair is one row of tokens
     right: np.ndarray | None = None
+    swapped: "Pairs | None" = None  # in the other order, for a head that reads both
 
     def __len__(self) -> int:
         return len(self.tokens if self.left is None else self.left)
@@ -67,6 +68,26 @@ def linear(width: int, classes: int) -> nn.Linear:
     return layer
 
 
+@dataclass(frozen=True)
+class PairReading:
+    """How a scorer reads a pair, besides its encoder; part of the saved model."""
+
+    sources: list[str] = field(default_factory=list)  # sources that have a token of their own
+    both_orders: bool = False  # a cross head's score is the mean of both orders
+
+    def marked(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame with its source's token before every sentence, for the known sources."""
+        if not self.sources:
+            return frame
+        before = frame["source"].map({name: source_token(name) + " " for name in self.sources})
+        return frame.assign(**{column: before.fillna("") + frame[column] for column in SENTENCES})
+
+
+def source_token(source: str) -> str:
+    """The special token of a source of the competition."""
+    return f"[{source}]"
+
+
 class PairClassifier(nn.Module):
     """An encoder with a class head: batches to logits (N, classes); bi reads [u, v, |u − v|]."""
 
@@ -92,32 +113,48 @@ class PairClassifier(nn.Module):
 class PairScorer(nn.Module):
     """An encoder with a head: batches to raw scores (N,)."""
 
-    def __init__(self, encoder: Encoder, head: str) -> None:
+    def __init__(self, encoder: Encoder, head: str, reading: PairReading = PairReading(),
+                 dropout_samples: int = 1) -> None:
+        """dropout_samples: with a cross head, dropout masks of each vector in training."""
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head, self.reading = encoder, head, reading
+        self.dropout_samples = dropout_samples
         self.scale, self.shift = 1.0, 0.0
+        encoder.add_tokens(map(source_token, reading.sources))
         if head == "cross":
             self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
             self.linear = linear(encoder.width, 1)
+        self.link: nn.Linear | None = None  # from scores to binary-label's logits, in training only
 
     def forward(self, batch: Batch) -> Tensor:
-        """Scores (N,) of N pairs, or for a bi head of 2N sentences, all left then all right."""
+        """Scores (N,) of N pairs, or for a bi head of 2N sentences, all left then all right.
+
+        In training those of all dropout samples, one after the other (Inoue 2019).
+        """
         vectors = self.encoder(batch)
         if self.head == "cross":
-            return self.linear(self.dropout(vectors)).squeeze(-1)
+            samples = self.dropout_samples if self.training else 1
+            return torch.cat([self.linear(self.dropout(vectors)).squeeze(-1)
+                              for _ in range(samples)])
         left, right = vectors.float().chunk(2)
         return F.cosine_similarity(left, right)
 
     def pairs(self, frame: pd.DataFrame) -> Pairs:
         """The frame's pairs as this scorer reads them."""
-        return pairs_for(self.encoder, self.head, frame)
+        frame = self.reading.marked(frame)
+        found = pairs_for(self.encoder, self.head, frame)
+        if self.reading.both_orders:
+            other = dict(zip(SENTENCES, reversed(SENTENCES), strict=True))
+            found.swapped = pairs_for(self.encoder, self.head, frame.rename(columns=other))
+        return found
 
     def save(self, folder: Path) -> None:
         """The encoder's folder with the head beside it; the caller renames it into place."""
         self.encoder.save(folder)
         if self.head == "cross":
             save_file(self.linear.state_dict(), folder / "head.safetensors")
-        write_json(folder / RECORD, {"head": self.head, "scale": self.scale, "shift": self.shift})
+        write_json(folder / RECORD, {"head": self.head, "scale": self.scale, "shift": self.shift,
+                                     **asdict(self.reading)})
 
 
 def load_scorer(folder: Path) -> PairScorer:
@@ -127,7 +164,8 @@ def load_scorer(folder: Path) -> PairScorer:
         raise UserError(f"{file}: expected a model that scores pairs (a finished sts run), "
                         "got none")
     record = json.loads(file.read_text(encoding="utf-8"))
-    scorer = PairScorer(load_encoder(str(folder)), record["head"])
+    reading = PairReading(record.get("sources", []), record.get("both_orders", False))
+    scorer = PairScorer(load_encoder(str(folder)), record["head"], reading)
     scorer.scale, scorer.shift = record["scale"], record["shift"]
     if scorer.head == "cross":
         scorer.linear.load_state_dict(load_file(folder / "head.safetensors"))
@@ -138,7 +176,9 @@ def raw_scores(scorer: PairScorer, pairs: Pairs, device: torch.device,
                desc: str = "") -> np.ndarray:
     """Raw scores (n,) float32; a bi head encodes each sentence once. desc: shows progress."""
     if pairs.left is None:
-        return outputs(scorer, 1, pairs.tokens, device, desc)[:, 0]
+        both = [pairs, pairs.swapped] if scorer.reading.both_orders else [pairs]
+        return np.mean([outputs(scorer, 1, part.tokens, device, desc)[:, 0] for part in both],
+                       axis=0)
     was_training = scorer.training
     scorer.eval()
     vectors = normalised(embed(scorer.encoder, pairs.tokens, device, desc))

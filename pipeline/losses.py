@@ -40,11 +40,23 @@ def pearson_loss(scores: Tensor, labels: Tensor) -> Tensor:
     return 1 - (scores * labels).sum() / norms.clamp_min(1e-8)
 
 
+def r_drop(scores: Tensor) -> Tensor:
+    """Mean squared difference of two passes with other dropout masks; scores (…, 2, B).
+
+    R-Drop's regulariser for regression (Wu et al. 2021, appendix B: on STS-B, MSE for KL).
+    """
+    return F.mse_loss(scores[..., 0, :], scores[..., 1, :])
+
+
 REGRESSION = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
     "huber": lambda scores, labels: F.huber_loss(scores, labels, delta=0.2),
     "cosent": cosent,
     "pearson": pearson_loss,
+    "mse+pearson": lambda scores, labels: F.mse_loss(scores, labels) + pearson_loss(scores, labels),
+    "mse+cosent": lambda scores, labels: F.mse_loss(scores, labels) + cosent(scores, labels),
+    "cosent+pearson": lambda scores, labels: cosent(scores, labels) + pearson_loss(scores, labels),
 }
-SCALE_FREE = {"cosent", "pearson"}  # these leave the scores' level open: it is fitted afterwards
+# These leave the scores' level open: it is fitted afterwards.
+SCALE_FREE = {"cosent", "pearson", "cosent+pearson"}

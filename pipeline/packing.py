@@ -113,13 +113,14 @@ def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask
     padded = [Pad.apply(x[0].transpose(0, 1).reshape(-1, heads * width), batch.index, batch.place)
               for x in (query, key, value)]  # (P, heads * d) each
     scaling = width**-0.5 if scaling is None else scaling
-    outputs, start = [], 0
-    for (n, length), real in zip(batch.groups, batch.masks(), strict=True):
-        q, k, v = (x[start:start + n * length].view(n, length, heads, width).transpose(1, 2)
-                   for x in padded)  # (n, heads, L, d)
+    # split, and not slices: a slice's gradient is a whole tensor of zeros around its part.
+    sizes, outputs = [n * length for n, length in batch.groups], []
+    parts = zip(*(x.split(sizes) for x in padded), strict=True)
+    for part, (n, length), real in zip(parts, batch.groups, batch.masks(), strict=True):
+        q, k, v = (x.view(n, length, heads, width).transpose(1, 2) for x in part)
+        # (n, heads, L, d) each
         context = attend(q, k, v, real[:, None, None, :], dropout, scaling)
         outputs.append(context.transpose(1, 2).reshape(n * length, heads * width))
-        start += n * length
     return torch.cat(outputs).index_select(0, batch.place).view(1, -1, heads, width), None
 
 

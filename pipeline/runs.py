@@ -113,6 +113,12 @@ def finished(path: str) -> Path:
     return folder
 
 
+def models(folder: Path) -> list[Path]:
+    """The folders of a finished run's models: its own, or those of its folds."""
+    own = folder / "model"
+    return [own] if own.is_dir() else sorted(folder.glob("folds/sts/*/model"))
+
+
 @contextmanager
 def claimed(runs_dir: Path, name: str, shape: dict[str, Any]) -> Iterator[Run]:
     """The run of this shape, under any name, with no other command in it: a second one waits.

@@ -1,9 +1,12 @@
 """Splits that keep together what belongs together: pairs that share a sentence."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
+from sklearn.model_selection import StratifiedGroupKFold
 
 from pipeline.corpus import sentence_table
 
@@ -27,3 +30,15 @@ def held_out(frame: pd.DataFrame, rows: int, seed: int) -> np.ndarray:
             taken.append(group)
             rows -= sizes[group]
     return np.isin(numbers, taken)
+
+
+def folds(frame: pd.DataFrame, k: int, seed: int) -> np.ndarray:
+    """A fold number 0 … k − 1 for every pair (n,): whole groups, alike in labels and sources."""
+    kinds = frame["source"] + np.floor(frame["label"]).clip(upper=4).astype(int).astype(str)
+    found = np.empty(len(frame), int)
+    splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():  # a kind rarer than k cannot be in every fold: no harm
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        for number, (_, held) in enumerate(splitter.split(kinds, kinds, groups(frame))):
+            found[held] = number
+    return found

@@ -9,10 +9,11 @@ seed and epoch and the learning rate one of the step, so that a resumed run repe
 
 import logging
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from pipeline import checkpoint, processes
+from pipeline.adversarial import shifted
+from pipeline.averaging import Average
 from pipeline.checkpoint import State
 from pipeline.errors import Stopped
 from pipeline.history import StepLog
@@ -44,6 +47,10 @@ class Recipe:
     max_grad_norm: float
     eval_every: float
     patience: int
+    keep: str = "best"  # which evaluation's weights: the best one's or the last one's
+    ema: float = 0.0
+    layer_decay: float = 1.0
+    fgm: float = 0.0
 
     def steps(self, per_epoch: int) -> int:
         """Optimizer steps of the whole training."""
@@ -95,11 +102,32 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """Fused AdamW; biases and norms (tensors of one dimension) do not decay."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.ndim > 1], "weight_decay": recipe.weight_decay},
-              {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
+    """Fused AdamW; biases and norms (tensors of one dimension) do not decay.
+
+    A group's learning rate is the step's times its `share`: layer_decay to the power of its
+    distance from the top (ELECTRA, Clark et al. 2020, appendix B).
+    """
+    trained = [(depth(name), p) for name, p in model.named_parameters() if p.requires_grad]
+    top = max((level for level, _ in trained if level is not None), default=0) + 1
+    shares = [1.0 if level is None else recipe.layer_decay ** (top - level)
+              for level, _ in trained]
+    groups = []
+    for share in sorted(set(shares)):
+        mine = [p for own, (_, p) in zip(shares, trained, strict=True) if own == share]
+        groups += [{"params": [p for p in mine if p.ndim > 1], "share": share,
+                    "weight_decay": recipe.weight_decay},
+                   {"params": [p for p in mine if p.ndim <= 1], "share": share,
+                    "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]],
+                             lr=recipe.learning_rate, fused=True)
+
+
+def depth(name: str) -> int | None:
+    """How high a parameter stands: 0 the embeddings, 1 … the layers, None what is above them."""
+    if "embeddings" in name:
+        return 0
+    layer = re.search(r"\.layer\.(\d+)\.", name)
+    return int(layer[1]) + 1 if layer else None
 
 
 def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator,
@@ -113,7 +141,8 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     total, every = recipe.steps(per_epoch), recipe.interval(per_epoch)
     bare, optimizer = model, adamw(model, recipe)
     model, optimizer = accelerator.prepare(model, optimizer)
-    keeper = Keeper(folder / "checkpoints", bare, optimizer.optimizer, accelerator.scaler)
+    average = Average(bare, recipe.ema) if recipe.ema else None
+    keeper = Keeper(folder / "checkpoints", bare, optimizer.optimizer, accelerator.scaler, average)
     state, batches = keeper.state, []
     steps = StepLog(folder / "history.jsonl", state.step, task.tokens, task.texts,
                     strict=accelerator.scaler is None)
@@ -133,13 +162,18 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
                 batches = task.batches(epoch)
             rows, rate = batches[place], recipe.rate(state.step, total)
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group["share"]
             loss = task.loss(model, rows)
             accelerator.backward(loss)
+            if recipe.fgm:
+                with shifted(bare, recipe.fgm):
+                    accelerator.backward(task.loss(model, rows))
             norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
             state.step += 1
+            if average:
+                average.update(state.step)
             steps.add(state.step, rows, loss.detach(), norm, rate)
             bar.update()
             stopped = processes.largest(max(received, default=0), accelerator.device)
@@ -147,11 +181,12 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             measure_due = is_due or state.step % task.measure_every == 0
             if measure_due or stopped or len(steps.waiting) >= FLUSH:
                 bar.set_postfix_str(f"loss {steps.flush():.4f}")
-            found = look(task, model, is_due, measure_due)
-            if is_due:
-                is_best = keeper.judge(found["eval"][task.best_by], recipe.patience)
-                log.info("step %d of %d: %s%s", state.step, total, summary(found["eval"]),
-                         " (best so far)" if is_best else "")
+            with keeper.averaged() if measure_due else nullcontext():
+                found = look(task, model, is_due, measure_due)
+                if is_due:
+                    is_best = keeper.judge(found["eval"][task.best_by], recipe)
+                    log.info("step %d of %d: %s%s", state.step, total, summary(found["eval"]),
+                             " (best so far)" if is_best and recipe.keep == "best" else "")
             if found:
                 steps.add_line({"step": state.step} | found)
             if is_due or stopped:
@@ -180,21 +215,29 @@ class Keeper:
     """What of a training outlives the process: its state, checkpoints and best weights."""
 
     def __init__(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 scaler: torch.amp.GradScaler | None) -> None:
+                 scaler: torch.amp.GradScaler | None, average: Average | None) -> None:
         """Goes on from what the folder holds."""
         self.folder, self.model, self.optimizer, self.scaler = folder, model, optimizer, scaler
-        self.state = checkpoint.restore(folder, model, optimizer, scaler)
+        self.average = average
+        self.state = checkpoint.restore(folder, model, optimizer, scaler, average)
         self.before, self.began = self.state.seconds, time.monotonic()
 
-    def judge(self, value: float, patience: int) -> bool:
-        """Keeps the weights if the evaluation is the best; counts patience. NaN is never best."""
+    def averaged(self) -> AbstractContextManager[None]:
+        """The model with the weights that are evaluated and kept: the average, if there is one."""
+        return self.average.in_place() if self.average else nullcontext()
+
+    def judge(self, value: float, recipe: Recipe) -> bool:
+        """Keeps the weights if the evaluation is the best; counts patience. NaN is never best.
+
+        With keep="last" every evaluation's weights take the place of the one's before.
+        """
         state = self.state
-        if value > state.best:
+        if value > state.best or recipe.keep == "last":
             checkpoint.save_best(self.folder, self.model)
             state.best, state.best_step, state.waiting = value, state.step, 0
             return True
         state.waiting += 1
-        state.stopped_early = 0 < patience <= state.waiting
+        state.stopped_early = 0 < recipe.patience <= state.waiting
         return False
 
     def seconds(self) -> float:
@@ -204,10 +247,11 @@ class Keeper:
     def save(self) -> None:
         """Writes everything that the next step depends on."""
         self.state.seconds = self.seconds()
-        checkpoint.save_newest(self.folder, self.model, self.optimizer, self.scaler, self.state)
+        checkpoint.save_newest(self.folder, self.model, self.optimizer, self.scaler, self.state,
+                               self.average)
 
     def load_best(self) -> None:
-        """Leaves the model with the best evaluation's weights, if any evaluation was a number."""
+        """Leaves the model with the kept evaluation's weights, if any evaluation was a number."""
         processes.wait()
         if self.state.best_step >= 0:
             checkpoint.load_best(self.folder, self.model)

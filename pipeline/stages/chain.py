@@ -21,7 +21,7 @@ from pipeline.stages import TRAINING
 from pipeline.training import Recipe
 
 log = logging.getLogger(__name__)
-VERSION = 2  # raise it when the same settings and data would now give another result
+VERSION = 3  # raise it when the same settings and data would now give another result
 
 
 def read_data(config: Config) -> Competition:
@@ -41,10 +41,13 @@ class Start:
     pooling: str = "auto"
     prefix: str = "auto"
     max_length: int = 0
+    special_tokens: tuple[str, ...] = ()
 
     def load(self, dropout: float | None = None) -> Encoder:
         """The encoder, fresh from its folder or the Hub."""
-        return load_encoder(self.path, self.pooling, self.prefix, self.max_length, dropout)
+        encoder = load_encoder(self.path, self.pooling, self.prefix, self.max_length, dropout)
+        encoder.add_tokens(self.special_tokens)
+        return encoder
 
 
 def start_of(config: Config, stage: str) -> Start:
@@ -59,7 +62,7 @@ def start_of(config: Config, stage: str) -> Start:
         return Start(str(run.model), {"run": run.identity})
     path, wanted = encoder_path(config), config.encoder
     return Start(path, {"encoder": fingerprint(path), **asdict(wanted), "path": ""},
-                 wanted.pooling, wanted.prefix, wanted.max_length)
+                 wanted.pooling, wanted.prefix, wanted.max_length, tuple(wanted.special_tokens))
 
 
 def encoder_path(config: Config) -> str:
@@ -73,7 +76,8 @@ def encoder_path(config: Config) -> str:
 
 def recipe(settings: Training) -> Recipe:
     """The part of a stage's settings that the training loop takes."""
-    return Recipe(**{item.name: getattr(settings, item.name) for item in fields(Recipe)})
+    return Recipe(**{item.name: getattr(settings, item.name) for item in fields(Recipe)
+                     if hasattr(settings, item.name)})
 
 
 def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,

@@ -7,6 +7,8 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from accelerate import Accelerator
 
 from pipeline import hardware, processes
 from pipeline.config import Config
@@ -14,7 +16,7 @@ from pipeline.data import read_pairs
 from pipeline.errors import UserError
 from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.metrics import by_range, regression
-from pipeline.runs import finished
+from pipeline.runs import finished, models
 from pipeline.stages.sts import print_scores
 from pipeline.submission import write_submission
 from pipeline.tables import read_table
@@ -33,14 +35,12 @@ def run(config: Config) -> None:
     frame = read_pairs(file, is_labelled, notes)
     for note in notes:
         log.info("%s", note)
-    scorer = load_scorer(folder / "model")
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
-    scorer.to(accelerator.device)
-    with accelerator.autocast():
-        raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="predict")
-    predictions = to_labels(scorer, raw)
+    # Of a run with folds the mean of its models.
+    predictions = np.mean([predicted(model, frame, accelerator) for model in models(folder)],
+                          axis=0)
     if processes.rank() > 0:
         return
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
@@ -53,3 +53,11 @@ def run(config: Config) -> None:
         origin["ranges"] = by_range(labels, np.asarray(predictions))
     write_submission(path, ids, predictions, ids, origin)
     log.info("predictions: %s (%d rows)", path, len(ids))
+
+
+def predicted(model: Path, frame: pd.DataFrame, accelerator: Accelerator) -> np.ndarray:
+    """A model's predictions (n,) from 0 to 5 for the frame's pairs."""
+    scorer = load_scorer(model).to(accelerator.device)
+    with accelerator.autocast():
+        raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="predict")
+    return to_labels(scorer, raw)

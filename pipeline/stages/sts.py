@@ -2,6 +2,7 @@
 
     python run.py stage=sts
     python run.py stage=sts chain=[sts] sts.head=bi    # without simcse, cosine of two vectors
+    python run.py stage=sts sts.folds=5 sts.use_dev=true
 
 Labels are 0–1 inside and 0–5 outside. The best weights are those with the highest dev Pearson
 (cross head) or dev Spearman (bi head), measured several times an epoch over the whole set.
@@ -9,32 +10,28 @@ Labels are 0–1 inside and 0–5 outside. The best weights are those with the h
 
 import json
 import logging
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
 
 from pipeline import processes
-from pipeline.batching import shuffled
 from pipeline.checkpoint import State
 from pipeline.config import Config
-from pipeline.data import HIGHEST, Competition, content_hash, read_competition
+from pipeline.data import Competition, content_hash, read_competition
 from pipeline.errors import UserError
-from pipeline.files import write_json, write_text, written_aside
-from pipeline.heads import PairScorer, fit_scale, raw_scores, to_labels
-from pipeline.losses import REGRESSION, SCALE_FREE
-from pipeline.metrics import by_range, pearson, regression, spearman
+from pipeline.files import write_json, write_text
+from pipeline.metrics import by_range, pearson, regression
 from pipeline.runs import Run
-from pipeline.stages.chain import carried_out, read_data, recipe, start_of
+from pipeline.splits import folds, groups
+from pipeline.stages.chain import Start, carried_out, read_data, start_of
+from pipeline.stages.fitting import check_settings, fit
 from pipeline.submission import write_submission
-from pipeline.training import Task, train
 
 log = logging.getLogger(__name__)
-SCALED_ON = 2048  # training pairs that a scale-free loss's level is fitted on
 
 
 def run(config: Config) -> None:
@@ -56,86 +53,127 @@ def run(config: Config) -> None:
 
 def complete(config: Config) -> Run:
     """The finished sts run of this configuration."""
-    competition = read_data(config)
-    settings = config.sts
-    name = settings.loss
-    if name == "auto":
-        name = "cosent" if settings.head == "bi" else "mse"
-    if len(competition.train) < settings.batch_size:
-        raise UserError(f"sts.batch_size: expected at most {len(competition.train)}, the number of "
-                        f"training pairs, got {settings.batch_size}")
+    competition, settings = read_data(config), config.sts
+    if settings.use_dev and not settings.folds:
+        raise UserError("sts.use_dev: expected sts.folds of 2 or more with it (else no score is "
+                        "left to choose by), got 0")
+    rows = competition.train
+    if settings.use_dev:
+        rows = pd.concat([competition.train, competition.dev], ignore_index=True)
+    check_settings(settings, rows)
+    data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
+            "test": content_hash(competition.test)}
+    if settings.folds:
+        check_folds(config, rows)
+        start = start_of(config, "sts")
+        return carried_out(config, "sts", data, start, lambda run, accelerator: of_folds(
+            config, run, competition, rows, data, start))
     start = start_of(config, "sts")
 
     def work(run: Run, accelerator: Accelerator) -> State:
-        scorer = PairScorer(start.load(), settings.head).to(accelerator.device)
-        device = accelerator.device
-        train_pairs, dev_pairs = scorer.pairs(competition.train), scorer.pairs(competition.dev)
-        train_labels = competition.train["label"].to_numpy()
-        targets = torch.tensor(train_labels / HIGHEST, dtype=torch.float32)
-        labels = competition.dev["label"].to_numpy()
-
-        def loss(model: nn.Module, rows: np.ndarray) -> Tensor:
-            mine = train_pairs.batch(processes.own(rows)).to(device)
-            return REGRESSION[name](processes.gathered(model(mine).float(), len(rows)),
-                                    targets[rows].to(device))
-
-        def scores(rows: object) -> np.ndarray:
-            with accelerator.autocast():
-                return raw_scores(scorer, rows, device)
-
-        def evaluate(model: nn.Module) -> dict[str, float]:
-            raw = scores(dev_pairs)
-            return {"pearson": float(pearson(raw, labels)),
-                    "spearman": float(spearman(raw, labels))}
-
-        task = Task(
-            batches=lambda epoch: shuffled(len(train_pairs), settings.batch_size, config.seed,
-                                           epoch, drop_last=False),
-            loss=loss, evaluate=evaluate,
-            best_by="spearman" if settings.head == "bi" else "pearson",
-            tokens=lambda rows: int(train_pairs.lengths[rows].sum()),
-            texts=lambda rows: ["\t".join(pair) for pair in competition.train.iloc[rows][
-                ["sentence_1", "sentence_2"]].itertuples(index=False)])
-        log.info("sts: %d pairs, %s head, %s loss", len(train_pairs), settings.head, name)
-        state = train(scorer, task, recipe(settings), accelerator, run.folder)
-        if name in SCALE_FREE:
-            some = np.random.default_rng(config.seed).permutation(len(train_pairs))[:SCALED_ON]
-            frame = competition.train.iloc[np.sort(some)]
-            fit_scale(scorer, scores(scorer.pairs(frame)), frame["label"].to_numpy())
-        dev = to_labels(scorer, scores(dev_pairs))
-        test = to_labels(scorer, scores(scorer.pairs(competition.test)))
-        if processes.rank() > 0:
-            return state
-        with written_aside(run.model) as aside:
-            scorer.save(aside)
-        write_predictions(run.folder / "predictions", competition, dev, test)
-        mean = np.full(len(labels), train_labels.mean())
-        write_json(run.folder / "metrics.json", {
-            "dev": regression(labels, dev), "ranges": by_range(labels, dev),
-            "baseline": {"prediction": float(mean[0]),
-                         "mae": float(np.abs(labels - mean).mean()),
-                         "rmse": float(np.sqrt(((labels - mean) ** 2).mean()))},
-            "best_step": state.best_step, "steps": state.step})
+        state, found = fit(config, run, accelerator, start, competition.train, competition.dev,
+                           {"dev": competition.dev, "test": competition.test})
+        if processes.rank() == 0:
+            write_results(run.folder, competition, found["dev"], found["test"], {
+                "best_step": state.best_step, "steps": state.step})
         return state
 
-    data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
-            "test": content_hash(competition.test)}
     return carried_out(config, "sts", data, start, work)
 
 
-def write_predictions(folder: Path, competition: Competition, dev: np.ndarray,
-                      test: np.ndarray) -> None:
-    """Writes predictions/dev.csv (with labels) and predictions/test.csv."""
-    for name, frame, values in (("dev", competition.dev, dev), ("test", competition.test, test)):
-        kept = frame[[column for column in ("id", "label") if column in frame]]
-        table = kept.assign(prediction=values)
-        write_text(folder / f"{name}.csv",
-                   table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+def check_folds(config: Config, rows: pd.DataFrame) -> None:
+    """Refuses folds that cannot be made of these rows, or that another stage should start from."""
+    k, most = config.sts.folds, len(np.unique(groups(rows)))
+    if k == 1 or k > most:
+        raise UserError(f"sts.folds: expected 0 or from 2 to {most}, the number of groups of pairs "
+                        f"that share no sentence, got {k}")
+    if config.chain[-1] != "sts":
+        raise UserError(f"sts.folds: expected 0 where {config.chain[-1]} follows sts, got {k}")
+
+
+def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFrame,
+             data: dict[str, str], start: Start) -> State:
+    """A model for every fold, each a run inside this run's folder, and their joint predictions."""
+    numbers = folds(rows, config.sts.folds, config.seed)
+    members = [fold(config, run, competition, rows, numbers == number, number, data, start)
+               for number in range(config.sts.folds)]
+    seconds = sum(member.manifest()["seconds"] for member in members)
+    if processes.rank() > 0:
+        return State(seconds=seconds)
+    held = [predictions(member, "held") for member in members]
+    oof = pd.concat([table.assign(fold=number + 1) for number, table in enumerate(held)])
+    oof = oof.iloc[np.argsort(np.argsort(numbers, kind="stable"), kind="stable")]  # rows' order
+    write_table(run.folder / "predictions" / "oof.csv", oof[["id", "fold", "label", "prediction"]])
+    test = np.mean([predictions(member, "test")["prediction"] for member in members], axis=0)
+    if config.sts.use_dev:
+        dev = oof["prediction"].to_numpy()[len(competition.train):]
+    else:
+        dev = np.mean([predictions(member, "dev")["prediction"] for member in members], axis=0)
+    write_results(run.folder, competition, dev, test, {
+        "oof": regression(oof["label"].to_numpy(), oof["prediction"].to_numpy()),
+        "folds": [{"n": len(table), "pearson": float(pearson(
+            table["prediction"].to_numpy(), table["label"].to_numpy()))} for table in held]})
+    return State(seconds=seconds)
+
+
+def fold(config: Config, run: Run, competition: Competition, rows: pd.DataFrame,
+         held: np.ndarray, number: int, data: dict[str, str], start: Start) -> Run:
+    """The finished run of one fold, trained on the rows that are not held (a mask)."""
+    part = deepcopy(config)
+    part.runs_dir, part.name, part.force = str(run.folder / "folds"), f"fold{number + 1}", False
+    part.stage = "sts"
+    asked = {"held": rows[held], "test": competition.test}
+    if not config.sts.use_dev:
+        asked["dev"] = competition.dev
+
+    def work(own: Run, accelerator: Accelerator) -> State:
+        log.info("fold %d of %d", number + 1, config.sts.folds)
+        state, found = fit(part, own, accelerator, start, rows[~held].reset_index(drop=True),
+                           rows[held], asked)
+        if processes.rank() == 0:
+            for name, frame in asked.items():
+                write_predictions(own.folder / "predictions" / f"{name}.csv", frame, found[name])
+        return state
+
+    return carried_out(part, "sts", data | {"fold": f"{number + 1} of {config.sts.folds}"}, start,
+                       work)
+
+
+def predictions(run: Run, name: str) -> pd.DataFrame:
+    """What a run predicted for held, dev or test."""
+    return pd.read_csv(run.folder / "predictions" / f"{name}.csv", dtype={"id": str},
+                       keep_default_na=False)
+
+
+def write_results(folder: Path, competition: Competition, dev: np.ndarray, test: np.ndarray,
+                  facts: dict) -> None:
+    """Writes the predictions of dev and test, and metrics.json."""
+    write_predictions(folder / "predictions" / "dev.csv", competition.dev, dev)
+    write_predictions(folder / "predictions" / "test.csv", competition.test, test)
+    labels = competition.dev["label"].to_numpy()
+    mean = float(competition.train["label"].mean())
+    write_json(folder / "metrics.json", {
+        "dev": regression(labels, dev), "ranges": by_range(labels, dev),
+        "baseline": {"prediction": mean, "mae": float(np.abs(labels - mean).mean()),
+                     "rmse": float(np.sqrt(((labels - mean) ** 2).mean()))}, **facts})
+
+
+def write_predictions(path: Path, frame: pd.DataFrame, values: np.ndarray) -> None:
+    """Writes a frame's predictions, with the labels where it has them."""
+    kept = frame[[column for column in ("id", "label") if column in frame]]
+    write_table(path, kept.assign(prediction=values))
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table of predictions."""
+    write_text(path, table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def report(metrics: dict) -> None:
     """Prints the dev scores with their intervals, the errors by range and the baseline."""
     print_scores("dev", metrics["dev"])
+    if "oof" in metrics:
+        print_scores("out of fold", metrics["oof"])
     log.info("always predicting train's mean: mae %.3f, rmse %.3f", metrics["baseline"]["mae"],
              metrics["baseline"]["rmse"])
     log.info("mean |prediction - label| by label: %s", ", ".join(
