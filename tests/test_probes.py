@@ -3,6 +3,7 @@
 python -m pytest tests/test_probes.py
 """
 
+import json
 import unicodedata
 
 import numpy as np
@@ -21,6 +22,7 @@ from pipeline.diagnostics.probes import (
     report_lines,
 )
 from pipeline.errors import UserError
+from pipeline.files import write_json
 
 HARMLESS = ["style", "spelling"]  # the change does not touch the meaning
 CHANGING = [kind for kind in MUST if kind not in HARMLESS]
@@ -160,6 +162,17 @@ def test_each_pair_is_scored_once():
                                      "closer_score": 1, "further_score": 2}]
 
 
+def test_results_are_plain_json(tmp_path):
+    """float32 scores, NaN among them, come out as numbers that JSON knows, NaN as null."""
+    def score(pairs):
+        return np.where(pairs["sentence_2"] == "p3", np.nan, 0.5).astype(np.float32)
+
+    write_json(tmp_path / "found.json", judge(TOY, score))
+    read = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert read[1]["failures"] == [{"sentence": "s3", "closer": "p3", "further": "x3",
+                                    "closer_score": None, "further_score": 0.5}]
+
+
 def test_judge_keeps_the_rows_of_any_index(probes):
     """A choice of probes in another order: the baseline's rows are still the right ones."""
     chosen = probes.sample(frac=1, random_state=0)
@@ -219,6 +232,6 @@ def test_report_lines():
         "kind       passed   rate  95% interval  by overlap alone",
         "negation   30/33    0.91  [0.76, 0.97]              0.00",
         "mine        0/100   0.00  [0.00, 0.04]              0.25",
-        "no better than a coin toss, as far as so many probes can tell: mine",
+        "not shown to be better than a coin toss (0.50): mine",
     ]
     assert len(report_lines([result("negation", 30, 33, 0.764, 0.969, 0.0)])) == 2

@@ -117,6 +117,6 @@ def report_lines(results: list[dict]) -> list[str]:
         lines.append(f"{row['kind']:{width}}  {passed}  {row['rate']:.2f}  {bounds}  "
                      f"{row['overlap']:16.2f}")
     if unclear := [row["kind"] for row in results if row["low"] <= 0.5]:
-        lines.append("no better than a coin toss, as far as so many probes can tell: "
+        lines.append("not shown to be better than a coin toss (0.50): "
                      + ", ".join(unclear))
     return lines
