@@ -104,14 +104,23 @@ class Sts(Training):
     loss: str = key("auto", "auto: mse for cross, cosent for bi",
                     choices=["auto", "mse", "l1", "huber", "cosent", "pearson", "mse+pearson",
                              "mse+cosent", "cosent+pearson"])
+    dropout: float = key(-1.0, "dropout in training; -1: the model's own", at_least=-1,
+                         at_most=0.9)
     folds: int = key(0, "so many models, each trained without its share of the pairs, which it "
                         "then predicts; test is their mean; 0: one model", at_least=0, at_most=50)
     use_dev: bool = key(False, "with folds: dev's pairs are trained on too, and dev's score is "
                                "that of the models that did not see the pair")
+    calibrate: str = key("none", "how predictions become labels, fitted on pairs not trained on "
+                                 "(the folds' own, else dev's): monotone bends the scale, overlap "
+                                 "also looks at the characters that the sentences share",
+                         choices=["none", "monotone", "overlap"])
     keep: str = key("best", "the weights kept: of the best evaluation or of the last one",
                     choices=["best", "last"])
     ema: float = key(0.0, "decay of the moving average of the weights that is evaluated and kept, "
                           "such as 0.99; 0: the weights themselves", at_least=0, at_most=0.99999)
+    interpolate: float = key(1.0, "how far the kept weights go from the stage's first (0) to the "
+                                  "trained ones (1); less forgets less (WiSE-FT)",
+                             above=0, at_most=1)
     layer_decay: float = key(1.0, "each layer's learning rate is this share of the one above it",
                              above=0, at_most=1)
     fgm: float = key(0.0, "size of the adversarial shift of the word embeddings (FGM), such as "

@@ -115,7 +115,7 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     config = from_hub(AutoConfig, path)
     own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
     if dropout is not None and not own:
-        raise UserError(f"simcse.dropout: expected an encoder with {' and '.join(DROPOUTS)}, got "
+        raise UserError(f"dropout: expected an encoder with {' and '.join(DROPOUTS)}, got "
                         f"{path} ({config.model_type}), which has neither")
     if dropout is not None:
         for name in own:

@@ -122,7 +122,7 @@ class PairScorer(nn.Module):
         self.scale, self.shift = 1.0, 0.0
         encoder.add_tokens(map(source_token, reading.sources))
         if head == "cross":
-            self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
+            self.dropout = Dropout(getattr(encoder.backbone.config, "hidden_dropout_prob", 0.1))
             self.linear = linear(encoder.width, 1)
         self.link: nn.Linear | None = None  # from scores to binary-label's logits, in training only
 

@@ -40,6 +40,11 @@ def loss_name(settings: Sts) -> str:
     return "cosent" if settings.head == "bi" else "mse"
 
 
+def wanted_dropout(settings: Sts) -> float | None:
+    """The dropout that replaces the model's own; None: it stays."""
+    return settings.dropout if settings.dropout >= 0 else None
+
+
 def check_settings(settings: Sts, frame: pd.DataFrame) -> None:
     """Refuses settings that could not have an effect, or cannot work on these training pairs."""
     for name, off in CROSS_ONLY.items():
@@ -47,6 +52,12 @@ def check_settings(settings: Sts, frame: pd.DataFrame) -> None:
             raise UserError(f"sts.{name}: expected {str(off).lower()} with sts.head=bi, whose "
                             "score has no order and no dropout of its own, got "
                             f"{str(getattr(settings, name)).lower()}")
+    for name, off in (("r_drop", 0), ("dropout_samples", 1)):
+        if settings.dropout == 0 and getattr(settings, name) != off:
+            raise UserError(f"sts.{name}: expected {off} with sts.dropout=0, where all passes are "
+                            f"alike, got {getattr(settings, name)}")
+    if -1 < settings.dropout < 0:
+        raise UserError(f"sts.dropout: expected -1 or from 0 to 0.9, got {settings.dropout:g}")
     if settings.keep == "last" and settings.patience:
         raise UserError("sts.patience: expected 0 with sts.keep=last, got "
                         f"{settings.patience}: stopping early chooses by the best evaluation")
@@ -79,8 +90,8 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
     settings, device, seed = config.sts, accelerator.device, config.seed
     pairs = training_pairs(settings, pairs, seed)
     sources = sorted(set(pairs["source"]) - {""}) if settings.source_token else []
-    scorer = PairScorer(start.load(), settings.head, PairReading(sources, settings.both_orders),
-                        settings.dropout_samples)
+    scorer = PairScorer(start.load(wanted_dropout(settings)), settings.head,
+                        PairReading(sources, settings.both_orders), settings.dropout_samples)
     scorer.link = linear(1, 1) if settings.binary_weight else None
     scorer.to(device)
     train_pairs, held_pairs = scorer.pairs(pairs), scorer.pairs(held)
@@ -106,7 +117,13 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
             index=False)])
     log.info("sts: %d pairs, %s head, %s loss", len(train_pairs), settings.head,
              loss_name(settings))
+    first = {name: p.detach().clone() for name, p in scorer.named_parameters()
+             } if settings.interpolate < 1 else {}
     state = train(scorer, task, recipe(settings), accelerator, run.folder)
+    with torch.no_grad():  # between the first and the trained weights (Wortsman et al. 2022)
+        for name, p in scorer.named_parameters():
+            if name in first:
+                p.lerp_(first[name], 1 - settings.interpolate)
     if loss_name(settings) in SCALE_FREE:
         some = np.random.default_rng(seed).permutation(len(pairs))[:SCALED_ON]
         frame = pairs.iloc[np.sort(some)]

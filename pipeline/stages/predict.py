@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
+from omegaconf import OmegaConf
 
 from pipeline import hardware, processes
+from pipeline.calibration import recalled
 from pipeline.config import Config
 from pipeline.data import read_pairs
 from pipeline.errors import UserError
@@ -39,8 +41,9 @@ def run(config: Config) -> None:
     precision = hardware.pick_precision(config.precision, device)
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
     # Of a run with folds the mean of its models.
-    predictions = np.mean([predicted(model, frame, accelerator) for model in models(folder)],
-                          axis=0)
+    raw = np.mean([predicted(model, frame, accelerator) for model in models(folder)], axis=0)
+    settings = OmegaConf.load(folder / "config.yaml").sts
+    predictions = recalled(folder, settings.get("calibrate", "none"))(raw, frame)
     if processes.rank() > 0:
         return
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"

@@ -10,6 +10,7 @@ Labels are 0–1 inside and 0–5 outside. The best weights are those with the h
 
 import json
 import logging
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 
-from pipeline import processes
+from pipeline import calibration, processes
 from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.data import Competition, content_hash, read_competition
@@ -74,7 +75,9 @@ def complete(config: Config) -> Run:
         state, found = fit(config, run, accelerator, start, competition.train, competition.dev,
                            {"dev": competition.dev, "test": competition.test})
         if processes.rank() == 0:
-            write_results(run.folder, competition, found["dev"], found["test"], {
+            dev, recall = calibrated(config, run, competition.dev, found["dev"])
+            test = recall(found["test"], competition.test)
+            write_results(run.folder, competition, dev, test, {
                 "best_step": state.best_step, "steps": state.step})
         return state
 
@@ -103,17 +106,39 @@ def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFr
     held = [predictions(member, "held") for member in members]
     oof = pd.concat([table.assign(fold=number + 1) for number, table in enumerate(held)])
     oof = oof.iloc[np.argsort(np.argsort(numbers, kind="stable"), kind="stable")]  # rows' order
+    found, recall = calibrated(config, run, rows, oof["prediction"].to_numpy())
+    oof["prediction"] = found
     write_table(run.folder / "predictions" / "oof.csv", oof[["id", "fold", "label", "prediction"]])
-    test = np.mean([predictions(member, "test")["prediction"] for member in members], axis=0)
-    if config.sts.use_dev:
-        dev = oof["prediction"].to_numpy()[len(competition.train):]
-    else:
-        dev = np.mean([predictions(member, "dev")["prediction"] for member in members], axis=0)
+    test = recall(mean_of(members, "test"), competition.test)
+    dev = (found[len(competition.train):] if config.sts.use_dev else
+           recall(mean_of(members, "dev"), competition.dev))
     write_results(run.folder, competition, dev, test, {
-        "oof": regression(oof["label"].to_numpy(), oof["prediction"].to_numpy()),
+        "oof": regression(oof["label"].to_numpy(), found),
         "folds": [{"n": len(table), "pearson": float(pearson(
             table["prediction"].to_numpy(), table["label"].to_numpy()))} for table in held]})
     return State(seconds=seconds)
+
+
+def calibrated(config: Config, run: Run, frame: pd.DataFrame, raw: np.ndarray,
+               ) -> tuple[np.ndarray, Callable[[np.ndarray, pd.DataFrame], np.ndarray]]:
+    """The calibrated predictions of pairs no model was trained on, and the map for other pairs.
+
+    Each of the pairs is calibrated by a fit that did not see it. Without calibration nothing
+    changes.
+    """
+    kind = config.sts.calibrate
+    if kind == "none":
+        return raw, calibration.recalled(run.folder, kind)
+    overlap = calibration.Overlap.of(frame)
+    overlaps = overlap(frame)
+    calibration.save(run.folder, overlap, raw, overlaps, frame["label"].to_numpy())
+    return (calibration.cross_fitted(kind, raw, overlaps, frame),
+            calibration.recalled(run.folder, kind))
+
+
+def mean_of(members: list[Run], name: str) -> np.ndarray:
+    """The mean of the folds' predictions for dev or test."""
+    return np.mean([predictions(member, name)["prediction"] for member in members], axis=0)
 
 
 def fold(config: Config, run: Run, competition: Competition, rows: pd.DataFrame,
