@@ -21,8 +21,47 @@ def paired_difference(labels: np.ndarray, first: np.ndarray, other: np.ndarray,
         return scores[1] - scores[0]
 
     value = float(difference(np.arange(n)))
-    drawn = np.concatenate([difference(random.integers(0, n, (size, n)))
-                            for size in blocks(RESAMPLES, max(1, 4_000_000 // n))])
+    return with_p(value, np.concatenate([difference(random.integers(0, n, (size, n)))
+                                         for size in blocks(RESAMPLES, max(1, 4_000_000 // n))]))
+
+
+def resampled(labels: np.ndarray, predictions: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Pearson of many predictions (k, n) in the same resamples of the rows: (RESAMPLES, k).
+
+    A resample is how often each row was drawn, so that the sums of all predictions in all
+    resamples are one matrix product: dozens of predictions of 10,000 rows take a second.
+    """
+    random, (k, n) = np.random.default_rng(seed), predictions.shape
+    y = labels - labels.mean()
+    x = predictions - predictions.mean(axis=1, keepdims=True)
+    x = x / np.sqrt((x * x).mean(axis=1, keepdims=True)).clip(1e-12)
+    y = y / max(np.sqrt((y * y).mean()), 1e-12)
+    columns = np.concatenate([x, x * x, x * y, [y, y * y]]).T / n  # (n, 3k + 2)
+    drawn = []
+    for size in blocks(RESAMPLES, max(1, 4_000_000 // n)):
+        rows = random.integers(0, n, (size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(rows.ravel(), minlength=size * n).reshape(size, n)
+        sums = counts.astype(np.float64) @ columns
+        mean, square, product = (sums[:, part * k:(part + 1) * k] for part in range(3))
+        level, spread = sums[:, -2:-1], sums[:, -1:]
+        variances = (square - mean**2) * (spread - level**2)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            drawn.append(np.where(variances > 1e-12, (product - mean * level) / np.sqrt(variances),
+                                  np.nan))
+    return np.concatenate(drawn)
+
+
+def with_interval(value: float, drawn: np.ndarray) -> dict[str, float]:
+    """A statistic with the 95% percentile interval of its resamples; NaN where undefined."""
+    drawn = drawn[np.isfinite(drawn)]
+    if not len(drawn) or not np.isfinite(value):
+        return {"value": float(value), "low": float("nan"), "high": float("nan")}
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return {"value": float(value), "low": float(low), "high": float(high)}
+
+
+def with_p(value: float, drawn: np.ndarray) -> dict[str, float]:
+    """A difference with the 95% interval of its resamples and its two-sided p-value."""
     drawn = drawn[np.isfinite(drawn)]
     if not len(drawn) or not np.isfinite(value):
         return {"value": value, "low": float("nan"), "high": float("nan"), "p": float("nan")}
