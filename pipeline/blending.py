@@ -11,6 +11,8 @@ from scipy import stats
 from scipy.optimize import nnls
 from sklearn.model_selection import GroupKFold
 
+from pipeline.data import HIGHEST, LOWEST
+
 METHODS = ("mean", "rank", "weights", "greedy")  # the simplest first
 FOLDS, ROUNDS = 10, 50
 Weights = tuple[np.ndarray, float]  # one a member, and the intercept
@@ -26,8 +28,9 @@ def fitted(method: str, predictions: np.ndarray, labels: np.ndarray) -> Weights:
 
 
 def applied(method: str, predictions: np.ndarray, weights: Weights) -> np.ndarray:
-    """The blend (n,) of the members' predictions."""
-    return rank_mean(predictions) if method == "rank" else weights[0] @ predictions + weights[1]
+    """The blend (n,) of the members' predictions, on the label scale and so clipped to it."""
+    blend = rank_mean(predictions) if method == "rank" else weights[0] @ predictions + weights[1]
+    return blend.clip(LOWEST, HIGHEST)
 
 
 def rank_mean(predictions: np.ndarray) -> np.ndarray:
@@ -79,14 +82,23 @@ def greedy(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return kept / kept.sum()
 
 
+def fold_numbers(groups: np.ndarray) -> np.ndarray:
+    """A fold for every row (n,), of about equal sizes; the rows of a group share theirs."""
+    numbers = np.empty(len(groups), int)
+    folds = GroupKFold(min(FOLDS, len(np.unique(groups))))
+    for fold, (_, outside) in enumerate(folds.split(groups, groups=groups)):
+        numbers[outside] = fold
+    return numbers
+
+
 def nested(method: str, predictions: np.ndarray, labels: np.ndarray,
-           groups: np.ndarray) -> np.ndarray:
-    """The blend (n,) with each row's weights fitted on the other folds; groups stay together."""
+           folds: np.ndarray) -> np.ndarray:
+    """The blend (n,) with each row's weights fitted on the rows of the other folds."""
     if method in ("mean", "rank"):  # no label has shaped them
         return applied(method, predictions, fitted(method, predictions, labels))
     blend = np.empty(len(labels))
-    folds = GroupKFold(min(FOLDS, len(np.unique(groups))))
-    for inside, outside in folds.split(labels, groups=groups):
+    for fold in np.unique(folds):
+        inside = folds != fold
         weights = fitted(method, predictions[:, inside], labels[inside])
-        blend[outside] = applied(method, predictions[:, outside], weights)
+        blend[~inside] = applied(method, predictions[:, ~inside], weights)
     return blend

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.data import Competition, content_hash
+from pipeline.data import Competition
 from pipeline.errors import UserError
 from pipeline.files import sha256
 from pipeline.runs import finished, read_manifest
@@ -24,11 +24,6 @@ class Rows:
     frame: pd.DataFrame
     labels: np.ndarray  # (n,)
     predictions: np.ndarray  # (members, n)
-
-
-def hashes(competition: Competition) -> dict[str, str]:
-    """What the content of the three sets is recognised by, as in a run's manifest."""
-    return {name: content_hash(getattr(competition, name)) for name in ("train", "dev", "test")}
 
 
 def read_members(paths: list[str], data: dict[str, str], is_trial: bool) -> dict[Path, dict]:
@@ -60,9 +55,9 @@ def read_predictions(folder: Path, name: str, frame: pd.DataFrame) -> np.ndarray
     """What the run predicted of the frame's rows (n,), which must be the file's, in that order."""
     file = folder / "predictions" / f"{name}.csv"
     table = read_table(file)
-    require(table, file, ["id", "prediction", *(["label"] if "label" in frame else [])])
     if sha256(file) != read_manifest(folder).get("files", {}).get(f"predictions/{name}.csv"):
         raise UserError(f"{file}: expected the file that the run wrote, got one changed since")
+    require(table, file, ["id", "prediction", *(["label"] if "label" in frame else [])])
     if len(table) != len(frame):
         raise UserError(f"{file}: expected {len(frame)} rows, got {len(table)}")
     wrong = table["id"] != frame["id"].to_numpy()
@@ -82,20 +77,25 @@ def read_predictions(folder: Path, name: str, frame: pd.DataFrame) -> np.ndarray
 
 def rows_of(name: str, members: list[Path], frame: pd.DataFrame) -> Rows:
     """Every member's predictions of a labelled frame; name: dev or oof."""
-    return Rows(frame, frame["label"].to_numpy(float),
+    labels = frame["label"].to_numpy(float)
+    if np.ptp(labels) == 0:
+        raise UserError(f"{name}: expected labels that differ, got {labels[0]:g} in every row")
+    return Rows(frame, labels,
                 np.stack([read_predictions(folder, name, frame) for folder in members]))
 
 
-def out_of_fold(members: list[Path], competition: Competition) -> tuple[Rows, bool] | None:
-    """Out-of-fold predictions where all members have them, and whether dev's rows are among them.
+def labelled_rows(members: list[Path], competition: Competition) -> dict[str, Rows]:
+    """`dev`, and before it `oof` where all members have out-of-fold predictions.
 
-    The rows are those of train, or of train and then dev where dev was trained on too.
+    The rows of oof are those of train, or of train and then dev where dev was trained on too; its
+    frame's column `part` says which.
     """
+    dev = rows_of("dev", members, competition.dev)
     files = [folder / "predictions" / "oof.csv" for folder in members]
     if not all(file.exists() for file in files):
-        return None
-    kept = ["id", "sentence_1", "sentence_2", "label"]
-    both = pd.concat([competition.train[kept], competition.dev[kept]], ignore_index=True)
-    has_dev = len(read_table(files[0])) == len(both)
-    frame = both if has_dev else competition.train[kept]
-    return rows_of("oof", members, frame), has_dev
+        return {"dev": dev}
+    kept = ["id", "sentence_1", "sentence_2", "label", "part"]
+    frame = competition.train.assign(part="train")[kept]
+    if len(read_table(files[0])) > len(frame):
+        frame = pd.concat([frame, competition.dev.assign(part="dev")[kept]], ignore_index=True)
+    return {"oof": rows_of("oof", members, frame), "dev": dev}

@@ -13,4 +13,5 @@ STAGES = {
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
-ON_DATA = ("check", *TRAINING, "ablate", "ensemble")  # those that read the competition, or the sample on trial
+# those that read the competition, or the sample on trial
+ON_DATA = ("check", *TRAINING, "ablate", "ensemble")
