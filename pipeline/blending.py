@@ -49,17 +49,19 @@ def rank_mean(predictions: np.ndarray) -> np.ndarray:
 def nonnegative(predictions: np.ndarray, labels: np.ndarray) -> Weights:
     """Least-squares weights ≥ 0 with an intercept, drawn towards the plain mean.
 
-    Ridge around 1/k with the penalty k²σ², that is a prior SD of 1/k for each weight where σ² is
-    the error variance of the mean: nearly equal members, which plain NNLS would choose among by
-    chance, share their weight, and what the rows do show is hardly changed.
+    The prior of each weight has mean and SD 1/k, as in mixtures drawn uniformly: a ridge around
+    1/k with penalty k²σ², where σ² is the error variance that is left without it. Nearly equal
+    members, which plain NNLS would choose among by chance, share their weight; what the rows do
+    show is hardly changed.
     """
     k, n = predictions.shape
     x, y = predictions - predictions.mean(axis=1, keepdims=True), labels - labels.mean()
-    penalty = np.sqrt(max(k * k * np.var(y - x.mean(axis=0)), 1e-9 * n))
-    system = np.block([[x.T, y[:, None]],
-                       [penalty * np.eye(k), np.full((k, 1), penalty / k)]])  # (n + k, k + 1)
-    triangle = np.linalg.qr(system, mode="r")  # the same least squares in k + 1 rows
-    weights = nnls(triangle[:, :k], triangle[:, k])[0]
+    triangle = np.linalg.qr(np.column_stack([x.T, y]), mode="r")  # least squares in k + 1 rows
+    left = nnls(triangle[:, :k], triangle[:, k])[1] ** 2 / n
+    penalty = k * np.sqrt(max(left, 1e-9))
+    system = np.vstack([triangle, np.column_stack([penalty * np.eye(k),
+                                                   np.full(k, penalty / k)])])
+    weights = nnls(system[:, :k], system[:, k])[0]
     return weights, float(labels.mean() - weights @ predictions.mean(axis=1))
 
 

@@ -45,10 +45,10 @@ def run(config: Config) -> None:
     sets = labelled_rows(folders, competition)
     test = np.stack([read_predictions(folder, "test", competition.test) for folder in folders])
     found, blends = assess(sets, config.ensemble.method)
-    for member, folder, manifest in zip(found["members"], folders, manifests, strict=True):
-        member |= {"run": str(folder), "encoder": manifest["encoder"],
-                   "head": manifest["shape"]["settings"]["head"],
-                   "seed": manifest["shape"]["seed"]}
+    found["members"] = [
+        {"run": str(folder), "encoder": manifest["encoder"], "seed": manifest["shape"]["seed"],
+         "head": manifest["shape"]["settings"]["head"], **member}
+        for folder, manifest, member in zip(folders, manifests, found["members"], strict=True)]
     weights = np.array([member["weight"] for member in found["members"]])
     blends["test"] = applied(found["method"], test, (weights, found["intercept"]))
     labels = sets["dev"].labels
@@ -147,7 +147,7 @@ def draw(found: dict, path: Path) -> None:
     left.barh(places, [member["weight"] for member in members], color="tab:blue")
     left.set_yticks(places, names)
     left.invert_yaxis()
-    left.set_xlabel(f"weight ({found['method']}, fitted on {found['fitted_on']})")
+    left.set_xlabel(f"weight ({found['method']})")
     errors = np.array(found["correlations"]["errors"])
     image = middle.imshow(errors, vmin=min(0, errors.min()), vmax=1, cmap="viridis")
     middle.set_xticks(places, numbers)
@@ -166,8 +166,8 @@ def draw(found: dict, path: Path) -> None:
     right.axvline(0, color="grey", linewidth=1)
     right.set_yticks(range(len(methods)), [row["method"] for row in methods])
     right.set_ylim(len(methods) - 0.5, -0.5)
-    right.set_xlabel(f"nested {found['fitted_on']} Pearson × 100 over the best member "
-                     "(95% interval)\nred: the method taken")
+    right.set_title(f"{found['fitted_on']} Pearson × 100 over the best member", fontsize="medium")
+    right.set_xlabel("held-out rows, 95% interval; red: the method taken")
     with written_aside(path) as aside:
         figure.savefig(aside, format="png", dpi=130)
     pyplot.close(figure)
