@@ -167,6 +167,16 @@ class Ablate:
 
 
 @dataclass
+class Ensemble:
+    """A blend of finished sts runs."""
+
+    method: str = key("auto", "mean of the predictions; rank: mean of their ranks; weights: "
+                              "non-negative, by least squares; greedy: forward selection; auto: "
+                              "mean, unless another is better beyond its interval",
+                      choices=["auto", "mean", "rank", "weights", "greedy"])
+
+
+@dataclass
 class Board:
     """The list of runs and submissions."""
 
@@ -199,6 +209,7 @@ class Config:
     runs_dir: str = key("runs", "where run folders go")
     submissions_dir: str = key("submissions", "where submissions go")
     run: str = key("", "a finished run's folder (predict)")
+    runs: list[str] = key([], "finished runs' folders (diagnose, ensemble)")
     pairs: str = key("", "a CSV of pairs to be scored (predict)")
     submission: str = key("", "a submission to be checked (check) or scored (board)")
     data: Data = field(default_factory=Data)
@@ -208,6 +219,7 @@ class Config:
     sts: Sts = field(default_factory=Sts)
     fetch: Fetch = field(default_factory=Fetch)
     ablate: Ablate = field(default_factory=Ablate)
+    ensemble: Ensemble = field(default_factory=Ensemble)
     board: Board = field(default_factory=Board)
 
 

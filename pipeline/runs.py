@@ -102,14 +102,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def finished(path: str) -> Path:
-    """The folder of a finished run that the user named."""
+def finished(path: str, key: str = "run") -> Path:
+    """The folder of a finished run that the user named with this key."""
     folder = Path(path)
     status = read_manifest(folder).get("status")
     if not path or not folder.is_dir() or status is None:
-        raise UserError(f"run: expected the folder of a finished run, got {path!r}")
+        raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
     if status != "complete":
-        raise UserError(f"run: expected a finished run, got {folder} with status {status!r}")
+        raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
     return folder
 
 

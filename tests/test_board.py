@@ -200,3 +200,91 @@ def test_damaged_record(command, two):
     (two / "submissions/try-2222222222.json").write_text("{")
     said = refusal(command("stage=board", f"submission={SUBMISSION}", "board.public=0.9"))
     assert "try-2222222222.json" in said
+
+
+def with_predictions(folder: Path, noise: float, oof: bool = False, trial: bool = False,
+                     seed: int = 0, test: int = 40) -> Path:
+    """Gives a run's folder predictions: labels with noise; runs of one seed share the labels."""
+    labels = np.random.default_rng(seed).uniform(0, 5, 300)
+    errors = np.random.default_rng(ord(folder.name[-1])).normal(size=300)
+    table = pd.DataFrame({"id": [f"{seed}-{row:03d}" for row in range(300)], "label": labels,
+                          "prediction": labels + noise * errors})
+    (folder / "predictions").mkdir()
+    for name in ("dev", *["oof"] * oof):
+        table.to_csv(folder / f"predictions/{name}.csv", index=False)
+    table[["id", "prediction"]].head(test).to_csv(folder / "predictions/test.csv", index=False)
+    manifest = read_json(folder / "manifest.json")
+    manifest["shape"] |= {"trial": trial, "data": {"dev": str(seed), "test": str(seed)}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_recommended(command, tmp_path):
+    """The best finished sts run or ensemble; not one under way, nor a stage without labels."""
+    best = with_predictions(write_run(tmp_path, "ensemble", "b"), 0.3)
+    submit(tmp_path, best, "b")
+    with_predictions(write_run(tmp_path, "sts", "a"), 1.0)
+    with_predictions(write_run(tmp_path, "sts", "c", status="running"), 0.1)
+    with_predictions(write_run(tmp_path, "simcse", "d"), 0.1)
+    lines = done(command, "stage=board").splitlines()
+    assert len(lines) == 1 + 4 + 2
+    assert lines[5].startswith("submit submissions/try-b.csv: dev Pearson 0.9")
+    assert lines[5].endswith("(300 pairs), the highest of 2 candidates")
+    assert lines[6] == "worse than it: 1 of the other 1"
+
+
+def test_recommended_never_by_public(command, tmp_path):
+    """A run that leads on the public half by luck is not recommended, and the board says why."""
+    for mark, noise, public in (("a", 0.5, 0.90), ("b", 1.0, 0.95)):
+        run = with_predictions(write_run(tmp_path, "sts", mark), noise)
+        submit(tmp_path, run, mark)
+        said = done(command, "stage=board", f"submission=submissions/try-{mark}.csv",
+                    f"board.public={public}")
+    assert "submit submissions/try-a.csv" in said
+    line = said.splitlines()[-1]
+    assert line.startswith("public ranks submissions/try-b.csv first (0.9500, and 0.9000 for "
+                           "submissions/try-a.csv), dev does not: a public score of 20 rows has")
+
+
+def test_recommended_by_out_of_fold(command, tmp_path):
+    """oof where all candidates have it, else dev; a run without a submission is named by folder."""
+    for mark, noise in (("a", 0.5), ("b", 0.7)):
+        with_predictions(write_run(tmp_path, "sts", mark), noise, oof=True)
+    assert "submit runs/sts/try-a (no submission yet: its stage writes it): oof " in done(
+        command, "stage=board")
+    with_predictions(write_run(tmp_path, "sts", "c"), 0.2)
+    assert "submit runs/sts/try-c (no submission yet: its stage writes it): dev " in done(
+        command, "stage=board")
+
+
+def test_recommended_among_the_same_data(command, tmp_path):
+    """Other data and trials have a recommendation of their own; other rows are left out."""
+    for mark, noise in (("a", 0.5), ("b", 0.7)):
+        with_predictions(write_run(tmp_path, "sts", mark), noise)
+    with_predictions(write_run(tmp_path, "sts", "c"), 0.1, seed=1)
+    with_predictions(write_run(tmp_path, "sts", "d"), 0.1, trial=True)
+    odd = with_predictions(write_run(tmp_path, "sts", "e"), 0.1)
+    table = pd.read_csv(odd / "predictions/dev.csv")
+    table.iloc[::-1].to_csv(odd / "predictions/dev.csv", index=False)
+    (with_predictions(write_run(tmp_path, "sts", "f"), 0.1) / "predictions/dev.csv").write_text("")
+    lines = done(command, "stage=board").splitlines()[7:]
+    assert sorted(line.partition(": ")[0] for line in lines if line.startswith("submit ")) == [
+        f"submit runs/sts/try-{mark} (no submission yet" for mark in "acd"]
+    assert ("left out, their dev predictions cannot be read or are of other rows: "
+            "runs/sts/try-e, runs/sts/try-f") in lines
+    assert lines[lines.index("trial, on the bundled sample:") + 1].startswith(
+        "submit runs/sts/try-d ")
+
+
+def test_ensemble_listed(command, tmp_path):
+    """An ensemble has its own line with its submission, though it is made of several runs."""
+    folder = write_run(tmp_path, "ensemble", "e", pearson=0.93)
+    manifest = read_json(folder / "manifest.json")
+    manifest["shape"] = {"stage": "ensemble", "start": {}, "runs": ["a", "b"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_submission(tmp_path / "submissions/try-e.csv", ["a"], np.array([1.0]), ["a"],
+                     {"runs": ["runs/sts/a", "runs/sts/b"], "identity": "e"})
+    found = table(command).iloc[0]
+    assert (found["chain"], found["pearson"]) == ("ensemble", 0.93)
+    assert found["submission"] == "submissions/try-e.csv"
+    assert pd.isna(found["seed"])

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from pipeline import comparison
-from pipeline.comparison import blocks, holm, paired_difference, sentence
+from pipeline.comparison import blocks, holm, paired_difference, scores, sentence
+from pipeline.metrics import interval, pearson
 
 
 def simulated(random: np.random.Generator, n: int, noises: tuple[float, float], seeds: int = 1):
@@ -146,3 +147,29 @@ def test_sentence(value, p, words):
     found = {"value": value, "low": 0.004, "high": 0.02, "p": 0.001}
     assert sentence("simcse>sts", "sts", found, p) == (
         f"{words} points of Pearson, corrected p {p:.3f}")
+
+
+def test_scores_are_paired_differences():
+    """Many predictions in one bootstrap: the same resamples and numbers as two at a time."""
+    labels, first, other = simulated(np.random.default_rng(9), 150, (1.0, 0.8), seeds=2)
+    members = np.concatenate([first, other])
+    found = scores(labels, members)
+    assert found.values == pytest.approx([stats.pearsonr(part, labels).statistic
+                                          for part in members])
+    for i, j in ((0, 1), (2, 0), (1, 1)):
+        assert found.difference(i, j) == pytest.approx(
+            paired_difference(labels, members[i:i + 1], members[j:j + 1]))
+    expected = interval(pearson, members[3], labels)
+    width = expected["high"] - expected["low"]
+    assert found.interval(3)["value"] == pytest.approx(expected["value"])
+    for bound in ("low", "high"):
+        assert found.interval(3)[bound] == pytest.approx(expected[bound], abs=0.08 * width)
+
+
+def test_scores_of_constants():
+    """Constant predictions have no score, and the others keep theirs; far off zero as well."""
+    labels, first, _ = simulated(np.random.default_rng(10), 40, (1.0, 1.0))
+    found = scores(labels + 1e4, np.stack([np.full(40, 2.5), first[0] + 1e4]))
+    assert all(np.isnan(value) for value in found.interval(0).values())
+    assert np.isnan(found.difference(0, 1)["p"])
+    assert found.interval(1) == pytest.approx(scores(labels, first).interval(0), abs=1e-6)

@@ -7,9 +7,11 @@ STAGES = {
     "nli": "trains on inference pairs: entailment against contradiction, or three classes",
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
+    "ensemble": "blends finished sts runs; writes the submission (runs=[DIR,DIR,...])",
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
-    "board": "lists runs and submissions with dev scores; records leaderboard scores",
+    "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
-ON_DATA = ("check", *TRAINING, "ablate")  # those that read the competition, or the sample on trial
+# those that read the competition, or the sample on trial
+ON_DATA = ("check", *TRAINING, "ablate", "ensemble")

@@ -1,4 +1,4 @@
-"""All runs and submissions with their dev scores; records leaderboard scores beside submissions.
+"""All runs and submissions with their dev scores, leaderboard scores, and which one to submit.
 
     python run.py stage=board
     python run.py stage=board submission=submissions/NAME.csv board.public=0.9012
@@ -9,9 +9,11 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pipeline.choosing import Candidate, recommendation
 from pipeline.config import Config
 from pipeline.errors import UserError
 from pipeline.files import plain, write_json
@@ -39,6 +41,7 @@ def run(config: Config) -> None:
         print(json.dumps(plain(table.to_dict("records")), ensure_ascii=False, indent=2))
     else:
         show(table)
+        recommend(table)
 
 
 def record(submission: Path, scores: dict[str, float]) -> None:
@@ -56,11 +59,11 @@ def record(submission: Path, scores: dict[str, float]) -> None:
 
 
 def collect(runs_dir: Path, submissions_dir: Path) -> pd.DataFrame:
-    """One row a run, newest last, with the submission made of it alone."""
+    """One row a run, newest last, with the submission made of it."""
     made = {}
     for file in sorted(submissions_dir.glob("*.json")):
         origin = read_origin(file)
-        if len(origin.get("runs", [])) == 1 and "identity" in origin:
+        if "identity" in origin:
             made[origin["identity"]] = (file.with_suffix(".csv"), origin.get("leaderboard", {}))
     rows = []
     manifests = [(path.parent, read_manifest(path.parent))
@@ -72,9 +75,10 @@ def collect(runs_dir: Path, submissions_dir: Path) -> pd.DataFrame:
         chain, encoder = lineage(manifest, known)
         dev = score(folder)
         submission, board = made.get(manifest["identity"], ("", {}))
-        rows.append([str(folder), chain, encoder, manifest["shape"]["seed"], manifest["status"],
-                     dev.get("value"), dev.get("low"), dev.get("high"), manifest.get("seconds"),
-                     str(submission), board.get("public"), board.get("private")])
+        seed = manifest["shape"].get("seed", "")  # an ensemble has none
+        rows.append([str(folder), chain, encoder, seed, manifest["status"], dev.get("value"),
+                     dev.get("low"), dev.get("high"), manifest.get("seconds"), str(submission),
+                     board.get("public"), board.get("private")])
     numbers = ("pearson", "low", "high", "seconds", "public", "private")
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(numbers, float))
 
@@ -114,3 +118,56 @@ def show(table: pd.DataFrame) -> None:
         gap = (both[half] - both["pearson"]).mean()
         print(f"dev against {half}: Spearman {found.statistic:.2f} (p {found.pvalue:.2f}) over "
               f"{len(both)} submissions; {half} is on average {gap:+.4f} from dev")
+
+
+def recommend(table: pd.DataFrame) -> None:
+    """Prints which finished sts run or ensemble to submit, for each data set in the table."""
+    by_data: dict[tuple, list[dict]] = {}
+    for row in table[table["status"] == "complete"].to_dict("records"):
+        manifest = read_manifest(Path(row["run"]))
+        data = manifest["shape"].get("data", {})
+        if manifest["stage"] in ("sts", "ensemble"):
+            mark = data.get("dev"), data.get("test"), manifest["shape"].get("trial", False)
+            by_data.setdefault(mark, []).append(row)
+    for (_, _, is_trial), rows in by_data.items():
+        name, tables = "oof", predicted(rows, "oof")
+        if len(tables) < len(rows):  # not all have them, or not of the same rows
+            name, tables = "dev", predicted(rows, "dev")
+        if not tables:
+            continue
+        if is_trial:
+            print("trial, on the bundled sample:")
+        out = [row["run"] for row in rows if row["run"] not in tables]
+        if out:
+            print(f"left out, their {name} predictions cannot be read or are of other rows: "
+                  f"{', '.join(out)}")
+        candidates = [Candidate(row["submission"] or f"{row['run']} (no submission yet: its "
+                                "stage writes it)", tables[row["run"]]["prediction"].to_numpy(),
+                                row["public"]) for row in rows if row["run"] in tables]
+        labels = next(iter(tables.values()))["label"].to_numpy()
+        test = predictions(Path(next(iter(tables))), "test")
+        public_rows = 0 if test is None else len(test) // 2
+        print("\n".join(recommendation(candidates, labels, name, public_rows)))
+
+
+def predicted(rows: list[dict], name: str) -> dict[str, pd.DataFrame]:
+    """The runs' dev or oof predictions by run: those that are of the same rows as most."""
+    alike: dict[tuple, dict[str, pd.DataFrame]] = {}
+    for row in rows:
+        table = predictions(Path(row["run"]), name)
+        if table is not None and {"label", "prediction"} <= set(table):
+            mark = tuple(table["id"]), tuple(table["label"])
+            alike.setdefault(mark, {})[row["run"]] = table
+    return max(alike.values(), key=len, default={})
+
+
+def predictions(folder: Path, name: str) -> pd.DataFrame | None:
+    """A run's predictions; nothing where it has none that can be read."""
+    try:
+        table = pd.read_csv(folder / "predictions" / f"{name}.csv", dtype={"id": str},
+                            keep_default_na=False)
+    except (OSError, ValueError):  # pandas' parser errors are ValueErrors
+        return None
+    numbers = table.select_dtypes("number")
+    is_whole = "id" in table and len(table) and np.isfinite(numbers.to_numpy()).all()
+    return table if is_whole and "prediction" in numbers else None
