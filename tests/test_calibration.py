@@ -1,0 +1,133 @@
+"""Calibration on pairs not trained on: monotone, with overlap, cross-fitted, and kept.
+
+python -m pytest tests/test_calibration.py
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.feature_extraction.text import CountVectorizer
+
+from pipeline import calibration
+from pipeline.calibration import Overlap, calibrator, cross_fitted, recalled
+from pipeline.metrics import pearson
+
+WORDS = ["바람", "하늘", "강물", "나무", "구름", "바다", "노을", "새벽", "들판", "산길", "골목",
+         "시장", "우산", "편지", "창문", "의자"]
+
+
+def many(n: int = 600, seed: int = 0) -> pd.DataFrame:
+    """Pairs of four words each with labels: 0 to 4 words in common, and noise."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for row in range(n):
+        order = list(random.permutation(WORDS))
+        shared = int(random.integers(0, 5))
+        rows.append((f"{row} " + " ".join(order[:4]),
+                     f"{row + n} " + " ".join(order[:shared] + order[4:8 - shared]), shared))
+    frame = pd.DataFrame(rows, columns=["sentence_1", "sentence_2", "shared"])
+    return frame.assign(label=np.clip(frame["shared"] * 1.25 + random.normal(0, 0.3, n), 0, 5))
+
+
+def test_overlap_is_the_cosine_of_weighted_ngrams():
+    """Against a computation by hand with scikit-learn's counts in place of hashes."""
+    frame = pd.DataFrame({"sentence_1": ["가나 다", "가나", "마바사", "가 가 가"],
+                          "sentence_2": ["가나", "가나", "하하", "가"]})
+    texts = sorted(set(frame["sentence_1"]) | set(frame["sentence_2"]))
+    counter = CountVectorizer(analyzer="char_wb", ngram_range=(1, 2), binary=True).fit(texts)
+    counts = counter.transform(texts).toarray()
+    idf = np.log((1 + len(texts)) / (1 + counts.sum(axis=0))) + 1
+    vectors = dict(zip(texts, counts * idf, strict=True))
+    expected = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in (
+        (vectors[left], vectors[right])
+        for left, right in zip(frame["sentence_1"], frame["sentence_2"], strict=True))]
+    found = Overlap.of(frame)(frame)
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert found[1] == pytest.approx(1)
+    # A text of separate words has a blank at both ends of each: only that is in common.
+    assert found[2] < 0.2
+
+
+@pytest.mark.parametrize("kind", ["monotone", "overlap"])
+def test_a_bent_scale_becomes_straight(kind):
+    """Predictions that grow with the label but not in a line: Pearson reaches its bound."""
+    random = np.random.default_rng(1)
+    labels = random.uniform(0, 5, 3000)
+    raw = 5 * np.exp(labels - 5) ** 0.7
+    frame = pd.DataFrame({"sentence_1": [f"a{n}" for n in range(3000)],
+                          "sentence_2": [f"b{n}" for n in range(3000)], "label": labels})
+    found = cross_fitted(kind, raw, np.zeros(3000), frame)
+    assert pearson(raw, labels) < 0.93
+    assert pearson(found, labels) > 0.995
+    assert found.min() >= 0
+    assert found.max() <= 5
+
+
+def test_monotone_keeps_the_order_and_forgets_the_overlap():
+    """More of the raw prediction is never less, whatever the overlaps are."""
+    random = np.random.default_rng(2)
+    raw, labels = random.uniform(0, 5, 500), random.uniform(0, 5, 500)
+    fitted = calibrator("monotone", raw, random.uniform(size=500), labels)
+    line = np.linspace(-1, 6, 200)
+    found = fitted(line, random.uniform(size=200))
+    assert (np.diff(found) >= 0).all()
+    assert (found == fitted(line, np.zeros(200))).all()
+    assert found[0] == pytest.approx(fitted(np.array([raw.min()]), np.zeros(1))[0])
+
+
+def test_overlap_tells_what_the_predictions_do_not():
+    """Predictions of nothing but noise, labels that follow the shared words."""
+    frame = many()
+    random = np.random.default_rng(3)
+    raw, overlaps = random.uniform(0, 5, len(frame)), Overlap.of(frame)(frame)
+    labels = frame["label"].to_numpy()
+    assert pearson(cross_fitted("overlap", raw, overlaps, frame), labels) > 0.8
+    assert abs(pearson(cross_fitted("monotone", raw, overlaps, frame), labels)) < 0.2
+
+
+@pytest.mark.parametrize("kind", ["monotone", "overlap"])
+def test_noise_gains_nothing(kind):
+    """Labels that have nothing to do with the predictions: cross-fitted, none is seen before."""
+    random = np.random.default_rng(4)
+    scores = []
+    for _ in range(10):
+        raw, overlaps = random.uniform(0, 5, (2, 300))
+        frame = pd.DataFrame({"sentence_1": [f"a{n}" for n in range(300)],
+                              "sentence_2": [f"b{n}" for n in range(300)],
+                              "label": random.uniform(0, 5, 300)})
+        scores.append(pearson(cross_fitted(kind, raw, overlaps / 5, frame),
+                              frame["label"].to_numpy()))
+    assert np.mean(scores) < 0.05
+
+
+def test_no_pair_is_calibrated_by_its_twin():
+    """Pairs that share a sentence are calibrated by a fit that saw neither."""
+    frame = pd.DataFrame({"sentence_1": [f"s{n // 2}" for n in range(40)],
+                          "sentence_2": [f"t{n}" for n in range(40)],
+                          "label": np.repeat(np.linspace(0, 5, 20), 2)})
+    raw = np.repeat(np.linspace(0, 5, 20), 2)
+    honest = cross_fitted("monotone", raw, np.zeros(40), frame)
+    changed = frame.assign(label=np.where(np.arange(40) < 2, 5.0, frame["label"]))
+    assert honest[:2] == pytest.approx(cross_fitted("monotone", raw, np.zeros(40), changed)[:2])
+
+
+@pytest.mark.parametrize("kind", ["monotone", "overlap"])
+def test_kept_and_recalled(tmp_path, kind):
+    """What is read back maps other pairs exactly as the fit did."""
+    frame, other = many(), many(50, seed=9)
+    random = np.random.default_rng(5)
+    raw, more = frame["label"].to_numpy() ** 2 / 5, random.uniform(0, 5, 50)
+    overlap = Overlap.of(frame)
+    overlaps = overlap(frame)
+    calibration.save(tmp_path, overlap, raw, overlaps, frame["label"].to_numpy())
+    assert {path.name for path in tmp_path.iterdir()} == {"calibration.csv", "overlap.safetensors"}
+    direct = calibrator(kind, raw, overlaps, frame["label"].to_numpy())
+    assert (recalled(tmp_path, kind)(more, other) == direct(more, overlap(other))).all()
+    assert stats.spearmanr(recalled(tmp_path, kind)(more, other), more).statistic > 0.5
+
+
+def test_none_changes_nothing(tmp_path):
+    """Without calibration there is no file and no change."""
+    raw = np.array([0.1, 7.0])
+    assert (recalled(tmp_path, "none")(raw, pd.DataFrame()) == raw).all()
