@@ -178,12 +178,19 @@ def test_special_tokens_are_in_every_model(finished):
 
 
 def test_predict_is_the_mean(finished, command, tmp_path):
-    """predict with the run gives test.csv's predictions, with one fold's run that fold's."""
-    for folder, expected in ((finished.folder, finished.table("test")),
-                             (finished.members[1], finished.table("test", 1))):
-        done(command, "stage=predict", f"run={folder}", f"pairs={finished.data}/test.csv",
+    """predict with the run gives its own predictions, with one fold's run that fold's.
+
+    Sources, special tokens and both orders are read as in training.
+    """
+    cases = [("test", finished.folder, finished.table("test")),
+             ("test", finished.members[1], finished.table("test", 1))]
+    if (finished.members[1] / "predictions/dev.csv").exists():
+        cases += [("dev", finished.folder, finished.table("dev")),
+                  ("dev", finished.members[1], finished.table("dev", 1))]
+    for name, folder, expected in cases:
+        done(command, "stage=predict", f"run={folder}", f"pairs={finished.data}/{name}.csv",
              "precision=fp32")
-        found = read_csv(tmp_path / f"submissions/{folder.name}-test.csv")
+        found = read_csv(tmp_path / f"submissions/{folder.name}-{name}.csv")
         assert found["id"].tolist() == expected["id"].tolist()
         assert found["target"].to_numpy() == pytest.approx(expected["prediction"].to_numpy(),
                                                            abs=2e-5)
