@@ -75,7 +75,9 @@ class Encoder(nn.Module):
 
     def add_tokens(self, texts: Iterable[str]) -> None:
         """Makes each text one special token, with the mean of all embeddings; known ones stay."""
-        known = self.tokenizer.get_vocab()
+        known, texts = self.tokenizer.get_vocab(), list(texts)
+        if not all(text.strip() for text in texts):
+            raise UserError(f"encoder.special_tokens: expected texts, got {texts}")
         new = [text for text in texts if text not in known]
         if not new:
             return

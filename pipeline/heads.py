@@ -68,6 +68,17 @@ def linear(width: int, classes: int) -> nn.Linear:
     return layer
 
 
+def logistic_link(threshold: float) -> nn.Linear:
+    """From scores to logits of a label from the threshold on, in labels above it to begin with.
+
+    From a random slope near 0, as other layers start, it would teach the scores next to nothing.
+    """
+    layer = nn.Linear(1, 1)
+    nn.init.constant_(layer.weight, HIGHEST)
+    nn.init.constant_(layer.bias, -threshold)
+    return layer
+
+
 @dataclass(frozen=True)
 class PairReading:
     """How a scorer reads a pair, besides its encoder; part of the saved model."""
@@ -134,8 +145,11 @@ class PairScorer(nn.Module):
         vectors = self.encoder(batch)
         if self.head == "cross":
             samples = self.dropout_samples if self.training else 1
-            return torch.cat([self.linear(self.dropout(vectors)).squeeze(-1)
-                              for _ in range(samples)])
+            # In fp32: bf16 has three digits, and ties would blur the ranks.
+            with torch.autocast(vectors.device.type, enabled=False):
+                vectors = vectors.float()
+                return torch.cat([self.linear(self.dropout(vectors)).squeeze(-1)
+                                  for _ in range(samples)])
         left, right = vectors.float().chunk(2)
         return F.cosine_similarity(left, right)
 

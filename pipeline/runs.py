@@ -79,18 +79,20 @@ class Run:
     def finish(self, seconds: float) -> None:
         """Records that it is complete, with a checksum of every file; drops the checkpoints.
 
+        Logs, manifests and locks have none, nor have those of runs inside this one's folder.
         seconds: what all the commands that worked on it spent training.
         """
         files = {name: mark for name, mark in checksums(self.folder).items()
-                 if name not in UNCHECKED and not name.startswith("checkpoints/")}
+                 if Path(name).name not in UNCHECKED and not name.endswith(".lock")
+                 and not name.startswith("checkpoints/")}
         write_json(self.folder / "manifest.json", self.manifest() | {
             "status": "complete", "finished": now(), "seconds": round(seconds, 1), "files": files})
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
-    def clear(self) -> None:
-        """Removes what an earlier attempt left, but for its log."""
+    def clear(self, kept: tuple[str, ...] = ()) -> None:
+        """Removes what an earlier attempt left, but for its log and what is to be kept."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            if path.name != "log.txt":
+            if path.name not in ("log.txt", *kept):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

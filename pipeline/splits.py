@@ -33,11 +33,15 @@ def held_out(frame: pd.DataFrame, rows: int, seed: int) -> np.ndarray:
 
 
 def folds(frame: pd.DataFrame, k: int, seed: int) -> np.ndarray:
-    """A fold number 0 … k − 1 for every pair (n,): whole groups, alike in labels and sources."""
+    """A fold number 0 … k − 1 for every pair (n,): whole groups, alike in labels and sources.
+
+    Kinds of pairs that are too rare for every fold to have one count as one kind.
+    """
     kinds = frame["source"] + np.floor(frame["label"]).clip(upper=4).astype(int).astype(str)
+    kinds = kinds.where(kinds.map(kinds.value_counts()) >= k, "rare")
     found = np.empty(len(frame), int)
     splitter = StratifiedGroupKFold(k, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():  # a kind rarer than k cannot be in every fold: no harm
+    with warnings.catch_warnings():  # all the rare ones may still be fewer than k: no harm
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         for number, (_, held) in enumerate(splitter.split(kinds, kinds, groups(frame))):
             found[held] = number

@@ -28,7 +28,7 @@ from pipeline import checkpoint, processes
 from pipeline.adversarial import shifted
 from pipeline.averaging import Average
 from pipeline.checkpoint import State
-from pipeline.errors import Stopped
+from pipeline.errors import Stopped, UserError
 from pipeline.history import StepLog
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,9 @@ def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     """
     trained = [(depth(name), p) for name, p in model.named_parameters() if p.requires_grad]
     top = max((level for level, _ in trained if level is not None), default=0) + 1
+    if recipe.layer_decay < 1 and top == 1:
+        raise UserError("sts.layer_decay: expected 1 for an encoder without numbered layers of its "
+                        f"own, got {recipe.layer_decay:g}")
     shares = [1.0 if level is None else recipe.layer_decay ** (top - level)
               for level, _ in trained]
     groups = []
@@ -124,9 +127,9 @@ def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 
 def depth(name: str) -> int | None:
     """How high a parameter stands: 0 the embeddings, 1 … the layers, None what is above them."""
-    if "embeddings" in name:
+    if "embeddings" in name or ".encoder.LayerNorm." in name:  # DeBERTa's, of relative positions
         return 0
-    layer = re.search(r"\.layer\.(\d+)\.", name)
+    layer = re.search(r"\.layers?\.(\d+)\.", name)
     return int(layer[1]) + 1 if layer else None
 
 
@@ -251,7 +254,9 @@ class Keeper:
                                self.average)
 
     def load_best(self) -> None:
-        """Leaves the model with the kept evaluation's weights, if any evaluation was a number."""
+        """Leaves the model with the kept evaluation's weights; if none was a number, the last."""
         processes.wait()
         if self.state.best_step >= 0:
             checkpoint.load_best(self.folder, self.model)
+        elif self.average:
+            self.average.exchange()

@@ -207,3 +207,40 @@ def test_by_tokens(budget):
     assert all(len(rows) == 1 or len(rows) * lengths[rows].max() <= budget for rows in batches)
     assert all((len(rows) + 1) * lengths[rows].max() > budget for rows in batches[:-1])
     assert list(by_tokens(np.zeros(0, int))) == []
+
+
+def test_shuffled_by_weight():
+    """A row comes as often as its weight's whole part, and maybe once more; batches stay full."""
+    weights = np.array([0.0, 0.5, 1.0, 2.25, 1.25] * 20)
+    drawn = np.zeros(100)
+    for epoch in range(200):
+        batches = shuffled(100, 8, 3, epoch, drop_last=False, weights=weights)
+        assert [len(rows) for rows in batches] == [8] * 12 + [4]
+        counts = np.bincount(np.concatenate(batches), minlength=100)
+        assert ((counts == np.floor(weights)) | (counts == np.ceil(weights))).all()
+        drawn += counts / 200
+    assert drawn == pytest.approx(weights, abs=0.2)
+    assert drawn.reshape(20, 5).mean(axis=0) == pytest.approx(weights[:5], abs=0.03)
+
+
+def test_shuffled_by_weight_is_seeded():
+    """Seed and epoch fix what is drawn and its order; equal weights draw every row once."""
+    weights = np.array([0.5, 1.5] * 30)
+    once, again, epoch, seed = (
+        np.concatenate(shuffled(60, 8, s, e, drop_last=False, weights=weights))
+        for s, e in ((3, 0), (3, 0), (3, 1), (4, 0)))
+    assert np.array_equal(once, again)
+    for other in (epoch, seed):
+        assert not np.array_equal(once, other)
+        assert not np.array_equal(np.sort(once), np.sort(other))
+    assert (np.diff(once) < 0).any()
+    even = np.concatenate(shuffled(60, 8, 3, 0, drop_last=False, weights=np.ones(60)))
+    assert sorted(even) == list(range(60))
+
+
+def test_rows_drawn_twice_are_not_neighbours():
+    """The two draws of a row are spread over the epoch, not put in one batch."""
+    weights = np.array([2.0] * 100 + [0.0] * 100)
+    rows = np.concatenate(shuffled(200, 10, 0, 0, drop_last=False, weights=weights))
+    gaps = [np.ptp(np.flatnonzero(rows == row)) for row in range(100)]
+    assert np.mean(gaps) == pytest.approx(200 / 3, rel=0.25)

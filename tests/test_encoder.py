@@ -232,3 +232,50 @@ def test_embed_nothing(make_encoder):
     """No sentences are no rows."""
     encoder = load(make_encoder)
     assert embed(encoder, encoder.tokens([]), CPU).shape == (0, 32)
+
+
+def test_special_tokens(make_encoder, tmp_path):
+    """Each text is one token with the mean of all embeddings, in the saved folder too."""
+    encoder = load(make_encoder)
+    before = encoder.backbone.get_input_embeddings().weight.detach().clone()
+    plain = vectors(encoder).detach()
+    encoder.add_tokens(["<PERSON>", "[nsmc]"])
+    first = len(before)
+    for place, text in enumerate(["<PERSON>", "[nsmc]"]):
+        assert encoder.tokens([text]).ids(0).tolist() == [1, first + place, 2]
+        assert encoder.tokens([f"나{text}는"]).ids(0).tolist()[2] == first + place
+    table = encoder.backbone.get_input_embeddings().weight.detach()
+    assert table.shape == (first + 2, 32)
+    assert torch.equal(table[:first], before)
+    for row in (first, first + 1):
+        torch.testing.assert_close(table[row], before.mean(dim=0))
+    close(vectors(encoder).detach(), plain)  # the sentences have none of them
+    encoder.save(tmp_path / "saved")
+    again = load_encoder(str(tmp_path / "saved")).eval()
+    texts = ["<PERSON> 나", "[nsmc] 영화가 좋다<PERSON>"]
+    assert [again.tokens(texts).ids(row).tolist() for row in (0, 1)] == [
+        encoder.tokens(texts).ids(row).tolist() for row in (0, 1)]
+    assert torch.equal(vectors(again, texts), vectors(encoder, texts))
+
+
+def test_known_special_tokens_stay(make_encoder):
+    """What is a token already keeps its embedding: adding again changes nothing."""
+    encoder = load(make_encoder)
+    encoder.add_tokens(["<PERSON>"])
+    with torch.no_grad():
+        encoder.backbone.get_input_embeddings().weight[-1] = 3.0
+    before = encoder.backbone.get_input_embeddings().weight.detach().clone()
+    encoder.add_tokens(["<PERSON>", "<mask>"])
+    assert torch.equal(encoder.backbone.get_input_embeddings().weight, before)
+    encoder.add_tokens(["<PERSON>", "[new]"])
+    assert torch.equal(encoder.backbone.get_input_embeddings().weight[:-1], before)
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_empty_special_token(make_encoder, text):
+    """A text without a sign is refused, and the embedding of <unk> stays what it was."""
+    encoder = load(make_encoder)
+    before = encoder.backbone.get_input_embeddings().weight.detach().clone()
+    with pytest.raises(UserError, match=r"encoder\.special_tokens: expected texts, got "):
+        encoder.add_tokens(["<PERSON>", text])
+    assert torch.equal(encoder.backbone.get_input_embeddings().weight, before)

@@ -16,9 +16,11 @@ from pipeline.encoder import load_encoder
 from pipeline.errors import UserError
 from pipeline.heads import (
     PairClassifier,
+    PairReading,
     PairScorer,
     fit_scale,
     load_scorer,
+    logistic_link,
     raw_scores,
     to_labels,
 )
@@ -218,3 +220,103 @@ def test_to_labels_clips(make_scorer):
     assert to_labels(scorer, raw).tolist() == [0, 0, 2.5, 5, 5]
     scorer.scale, scorer.shift = 0.5, 0.2
     assert to_labels(scorer, raw) == pytest.approx([0, 1, 2.25, 3.5, 4.75])
+
+
+@pytest.fixture
+def sourced(frame):
+    """Twelve pairs of two known sources, one that is unknown and one that is empty."""
+    return frame.head(12).assign(source=["nsmc", "slack", "other", ""] * 3)
+
+
+def reading_scorer(make_encoder, reading, head="cross", **options):
+    """A scorer that reads pairs so, with random weights large enough to tell apart."""
+    torch.manual_seed(3)
+    encoder = load_encoder(str(make_encoder("bert")), pooling="mean", max_length=60)
+    scorer = PairScorer(encoder, head, reading, **options)
+    with torch.no_grad():
+        scorer.encoder.backbone.embeddings.word_embeddings.weight.mul_(50)
+        scorer.encoder.backbone.embeddings.word_embeddings.weight[-2:].normal_()
+        if head == "cross":
+            scorer.linear.weight.mul_(20)
+    return scorer.eval()
+
+
+@pytest.mark.parametrize("head", ["cross", "bi"])
+def test_source_tokens(head, make_encoder, sourced, tmp_path):
+    """A known source's own token stands before both sentences, an unknown one has none."""
+    scorer = reading_scorer(make_encoder, PairReading(["nsmc", "slack"]), head)
+    tokenizer, pairs = scorer.encoder.tokenizer, scorer.pairs(sourced)
+    numbers = dict(zip(["nsmc", "slack"], tokenizer.convert_tokens_to_ids(["[nsmc]", "[slack]"]),
+                       strict=True))
+    assert len(set(numbers.values()) - {tokenizer.unk_token_id}) == 2
+    for row, (source, *texts) in enumerate(sourced[["source", "sentence_1", "sentence_2"]]
+                                           .itertuples(index=False)):
+        own = [numbers[source]] if source in numbers else []
+        sides = [own + tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        if head == "bi":
+            places = (pairs.left[row], pairs.right[row])
+            assert [pairs.tokens.ids(place).tolist() for place in places] == [
+                [1, *side, 2][:60] for side in sides]
+        elif len(sides[0] + sides[1]) <= 57:
+            assert pairs.tokens.ids(row).tolist() == [1, *sides[0], 2, *sides[1], 2]
+    scores = scores_of(scorer, sourced)
+    others = scores_of(scorer, sourced.assign(source="third"))
+    is_known = sourced["source"].isin(["nsmc", "slack"]).to_numpy()
+    np.testing.assert_allclose(scores[~is_known], others[~is_known], rtol=1e-4, atol=1e-5)
+    assert (np.abs(scores - others)[is_known] > 1e-4).all()
+    scorer.save(tmp_path / "model")
+    again = load_scorer(tmp_path / "model")
+    assert again.reading == PairReading(["nsmc", "slack"])
+    assert np.array_equal(scores_of(again, sourced), scores)
+
+
+def test_both_orders(make_encoder, sourced, tmp_path):
+    """The score is the mean of the scores of (a, b) and (b, a); loaded it still is."""
+    plain = reading_scorer(make_encoder, PairReading())
+    both = reading_scorer(make_encoder, PairReading(both_orders=True))
+    twins = sourced.rename(columns={"sentence_1": "sentence_2", "sentence_2": "sentence_1"})
+    one, other = scores_of(plain, sourced), scores_of(plain, twins)
+    assert np.abs(one - other).max() > 1e-3
+    scores = scores_of(both, sourced)
+    np.testing.assert_allclose(scores, (one + other) / 2, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores_of(both, twins), scores, rtol=1e-4, atol=1e-5)
+    both.save(tmp_path / "model")
+    assert np.array_equal(scores_of(load_scorer(tmp_path / "model"), sourced), scores)
+
+
+def test_dropout_samples(make_encoder, sourced):
+    """In training each mask's scores, one set after the other, of one pass; else the score."""
+    scorer = reading_scorer(make_encoder, PairReading(), dropout_samples=3)
+    for module in scorer.encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    scorer.encoder.backbone.config.attention_probs_dropout_prob = 0.0
+    for layer in scorer.encoder.backbone.encoder.layer:
+        layer.attention.self.dropout.p = 0.0
+    batch = scorer.pairs(sourced).batch(np.arange(12))
+    expected = scorer(batch)
+    assert expected.shape == (12,)
+    passes = []
+    scorer.encoder.register_forward_hook(lambda *parts: passes.append(parts[2]))
+    torch.manual_seed(1)
+    found = scorer.train()(batch)
+    assert found.shape == (36,)
+    assert len(passes) == 1
+    torch.manual_seed(1)
+    by_hand = [scorer.linear(scorer.dropout(passes[0])).squeeze(-1) for _ in range(3)]
+    torch.testing.assert_close(found, torch.cat(by_hand))
+    assert not torch.allclose(by_hand[0], by_hand[1])
+    scorer.dropout.p = 0.0
+    torch.testing.assert_close(scorer(batch), expected.repeat(3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_logistic_link(seed):
+    """Labels above the threshold to begin with, whatever the seed: a loss pulls the right way."""
+    torch.manual_seed(seed)
+    scores = torch.tensor([[0.0], [0.5], [1.0]], requires_grad=True)
+    logits = logistic_link(2.5)(scores)
+    assert logits.flatten().tolist() == pytest.approx([-2.5, 0, 2.5])
+    classes = torch.tensor([[1.0], [1.0], [0.0]])
+    torch.nn.functional.binary_cross_entropy_with_logits(logits, classes).backward()
+    assert (scores.grad.flatten() * torch.tensor([1, 1, -1]) < 0).all()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pipeline.losses import REGRESSION, SCALE_FREE, cosent, info_nce, pearson_loss
+from pipeline.losses import REGRESSION, SCALE_FREE, cosent, info_nce, pearson_loss, r_drop
 
 
 def random_tensors(*shape, count=2, seed=0):
@@ -186,3 +186,33 @@ def test_scale_free_losses(name):
     labels = torch.linspace(0, 1, 6)
     shift = REGRESSION[name](labels + 0.5, labels) - REGRESSION[name](labels, labels)
     assert (abs(shift.item()) < 1e-5) == (name in SCALE_FREE)
+
+
+@pytest.mark.parametrize("name", [name for name in REGRESSION if "+" in name])
+def test_mixed_losses_are_sums(name):
+    """Value and gradient are those of the two parts, added."""
+    scores, labels = random_tensors(12)
+    labels = labels.detach()
+    one, other = name.split("+")
+    torch.testing.assert_close(
+        value_and_gradients(REGRESSION[name](scores, labels), scores),
+        value_and_gradients(REGRESSION[one](scores, labels) + REGRESSION[other](scores, labels),
+                            scores))
+
+
+def test_mixed_losses_by_hand():
+    """Scores 0, 0.5, 1 for labels 0, 1, 0.5: MSE 1/6, Pearson 0.5."""
+    scores, labels = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0.0, 1.0, 0.5])
+    order = math.log(1 + math.exp(-10) + math.exp(-20) + math.exp(10))
+    assert REGRESSION["mse+pearson"](scores, labels).item() == pytest.approx(1 / 6 + 0.5)
+    assert REGRESSION["mse+cosent"](scores, labels).item() == pytest.approx(1 / 6 + order)
+    assert REGRESSION["cosent+pearson"](scores, labels).item() == pytest.approx(order + 0.5)
+
+
+def test_r_drop_by_hand():
+    """The mean squared difference of the two passes, over all samples; its gradient pulls both."""
+    scores = torch.tensor([[[0.1, 0.5], [0.3, 0.5]], [[0.0, 1.0], [0.4, 0.8]]], requires_grad=True)
+    loss, [gradient] = value_and_gradients(r_drop(scores), scores)
+    assert loss.item() == pytest.approx((0.04 + 0 + 0.16 + 0.04) / 4)
+    assert gradient.flatten().tolist() == pytest.approx([-0.1, 0, 0.1, 0, -0.2, 0.1, 0.2, -0.1])
+    assert r_drop(scores[:, :1].expand(2, 2, 2)).item() == 0

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -58,7 +59,15 @@ STAGES = {
     "nli": ["nli.max_steps=3", "nli.batch_size=7", "nli.learning_rate=1e-3", "nli.eval_every=2"],
     "sts": ["sts.max_steps=4", "sts.batch_size=9", "sts.head=bi", "sts.learning_rate=1e-3",
             "sts.eval_every=2"],
+    "sts-more": ["sts.max_steps=3", "sts.batch_size=9", "sts.learning_rate=1e-3",
+                 "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5", "sts.fgm=0.3",
+                 "sts.dropout_samples=2", "sts.ema=0.8", "sts.layer_decay=0.8", "sts.flatten=0.5"],
+    "sts-bi": ["sts.max_steps=3", "sts.batch_size=9", "sts.head=bi", "sts.learning_rate=1e-3",
+               "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5"],
+    "sts-folds": ["sts.max_steps=2", "sts.batch_size=9", "sts.learning_rate=1e-3",
+                  "sts.eval_every=1", "sts.folds=2", "sts.use_dev=true", "sts.r_drop=1"],
 }
+RUN = "-" + 10 * "?"  # after the case's name: the ten digits of its run
 
 
 @pytest.fixture
@@ -93,7 +102,9 @@ def test_two_processes_equal_one(both, still_encoder, tmp_path):
     """
     start = load_file(still_encoder / "model.safetensors")
     for case in STAGES:
-        runs = [next((folder / case.split("-")[0]).glob(f"{case}-*")) for folder in both.values()]
+        runs = [next((folder / case.split("-")[0]).glob(case + RUN)) for folder in both.values()]
+        if case == "sts-folds":
+            runs = [next(run.glob("folds/sts/fold2-*")) for run in runs]
         one, two = (read_history(run / "history.jsonl") for run in runs)
         assert [line["step"] for line in one] == [line["step"] for line in two]
         for first, second in zip(one, two, strict=True):
@@ -105,9 +116,16 @@ def test_two_processes_equal_one(both, still_encoder, tmp_path):
         for name, tensor in weights[0].items():
             torch.testing.assert_close(weights[1][name], tensor, atol=2e-5, rtol=1e-3)
         assert any(not torch.equal(start[name], weights[0][name]) for name in start)
-    one, two = (np.loadtxt(next((tmp_path / f"subs{count}").glob("*.csv")), delimiter=",",
-                           skiprows=1, usecols=1) for count in (1, 2))
-    np.testing.assert_allclose(one, two, atol=1e-3)
+    names = sorted(path.name for path in (tmp_path / "subs1").glob("*.csv"))
+    assert len(names) == 4
+    for name in names:
+        one, two = (np.loadtxt(tmp_path / f"subs{count}" / name, delimiter=",", skiprows=1,
+                               usecols=1) for count in (1, 2))
+        np.testing.assert_allclose(one, two, atol=1e-3)
+    one, two = (pd.read_csv(next(folder.glob(f"sts/sts-folds{RUN}/predictions/oof.csv")))
+                for folder in both.values())
+    assert one[["id", "fold"]].equals(two[["id", "fold"]])
+    np.testing.assert_allclose(one["prediction"], two["prediction"], atol=1e-3)
 
 
 def test_another_number_of_processes_is_refused(competition, still_encoder, tmp_path):

@@ -60,7 +60,7 @@ def other(name: str) -> str:
         return str(not default).lower()
     if isinstance(default, str):
         return default + "x"
-    return str(default + 1) if isinstance(default, int) else str(default / 2)
+    return str(default + 1) if isinstance(default, int) else str(default / 2 or 0.5)
 
 
 def test_identity():

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.splits import groups, held_out
+from pipeline.splits import folds, groups, held_out
 
 
 def pairs(*rows: str) -> pd.DataFrame:
@@ -71,3 +71,52 @@ def test_held_out_beside_a_large_group():
                   *[f"a{place} b{place}" for place in range(40)])
     sizes = [int(held_out(frame, 10, seed).sum()) for seed in range(40)]
     assert all(5 <= size <= 15 for size in sizes), sizes
+
+
+def labelled(frame: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The pairs with labels, mostly low, and sources of unequal size."""
+    random = np.random.default_rng(seed)
+    return frame.assign(
+        label=np.minimum(random.exponential(1.5, len(frame)), 5).round(1),
+        source=random.choice(["nsmc", "slack", "petition"], len(frame), p=[0.6, 0.3, 0.1]))
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_folds_hold_every_pair_once_in_whole_groups(k):
+    """Folds 0 … k − 1 of about the same size; no sentence stands in two."""
+    frame = labelled(many())
+    numbers = folds(frame, k, 42)
+    sizes = np.bincount(numbers, minlength=k)
+    assert len(numbers) == sizes.sum() == 500
+    assert len(sizes) == k
+    assert sizes == pytest.approx(500 / k, rel=0.1)
+    assert (pd.Series(numbers).groupby(groups(frame)).nunique() == 1).all()
+    assert pd.Series(groups(frame)).duplicated().any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folds_are_alike_in_labels_and_sources(seed):
+    """The share of every label range and every source is the whole's to within 4 points."""
+    frame = labelled(many())
+    numbers = folds(frame, 5, seed)
+    for kind in (np.floor(frame["label"]).clip(upper=4), frame["source"]):
+        whole = kind.value_counts(normalize=True)
+        for number in range(5):
+            part = kind[numbers == number].value_counts(normalize=True)
+            assert (part.reindex(whole.index, fill_value=0) - whole).abs().max() < 0.04
+
+
+def test_folds_are_seeded():
+    """The seed fixes the folds; the index does not matter."""
+    frame = labelled(many())
+    once = folds(frame, 5, 42)
+    assert (folds(frame.set_axis(frame.index[::-1] + 7), 5, 42) == once).all()
+    assert not (folds(frame, 5, 43) == once).all()
+
+
+@pytest.mark.parametrize("k", [2, 7, 20, 60])
+def test_folds_of_rare_kinds(k):
+    """Fewer pairs of every label and source than folds: still k folds, each with a pair."""
+    frame = labelled(pairs(*[f"a{place} b{place}" for place in range(60)]))
+    assert frame.groupby(["source", np.floor(frame["label"])]).size().max() < 20
+    assert np.bincount(folds(frame, k, 0), minlength=k).min() >= 60 // k - 1 + (k == 60)

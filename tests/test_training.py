@@ -29,10 +29,10 @@ from toy import (
 
 from pipeline import hardware
 from pipeline.encoder import load_encoder
-from pipeline.errors import NotFinite
+from pipeline.errors import NotFinite, UserError
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.history import read_history
-from pipeline.training import Task, adamw, train
+from pipeline.training import Task, adamw, depth, train
 
 
 @pytest.mark.parametrize(("epochs", "max_steps", "per_epoch", "steps"), [
@@ -247,3 +247,80 @@ def test_cross_head_overfits_a_tiny_set(tmp_path, make_encoder, competition):
     state = train(scorer, task, recipe, accelerator, tmp_path)
     assert before < 0.8
     assert state.best == correlation(scorer)["pearson"] > 0.95
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [
+    ("bert", "mean"), ("bert", "pooler"), ("roberta", "mean"), ("electra", "mean"),
+    ("deberta-v2", "mean")])
+def test_layer_decay(kind, pooling, make_encoder):
+    """Of two layers: the head has the full rate, embeddings the third power of the share."""
+    scorer = PairScorer(load_encoder(str(make_encoder(kind)), pooling, max_length=32), "cross")
+    optimizer = adamw(scorer, toy_recipe(layer_decay=0.8, weight_decay=0.3))
+    names = {id(p): name for name, p in scorer.named_parameters()}
+    found = {names[id(p)]: (group["share"], group["weight_decay"])
+             for group in optimizer.param_groups for p in group["params"]}
+    assert found.keys() == set(names.values())
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(names)
+    starts = {"encoder.backbone.embeddings": 3, "encoder.backbone.encoder.layer.0.": 2,
+              "encoder.backbone.encoder.layer.1.": 1, "encoder.backbone.pooler.": 0, "linear.": 0,
+              "encoder.backbone.encoder.rel_embeddings.": 3}  # DeBERTa's, of relative positions
+    for name, (share, decay) in found.items():
+        power, = {power for start, power in starts.items() if name.startswith(start)}
+        assert share == pytest.approx(0.8**power), name
+        assert decay == (0.0 if name.endswith("bias") or "LayerNorm" in name else 0.3), name
+    seen = {start for start in starts for name in found if name.startswith(start)}
+    assert {"encoder.backbone.embeddings", "linear."} < seen
+    assert len(seen) == 4 + (pooling == "pooler") + (kind == "deberta-v2")
+
+
+def test_no_layer_decay_is_two_groups(make_encoder):
+    """With a share of 1 there are a decaying and a free group, both at the full rate."""
+    scorer = PairScorer(load_encoder(str(make_encoder()), max_length=32), "cross")
+    one, two = adamw(scorer, toy_recipe(weight_decay=0.3)).param_groups
+    trained = list(scorer.parameters())
+    assert [id(p) for p in one["params"]] == [id(p) for p in trained if p.ndim > 1]
+    assert [id(p) for p in two["params"]] == [id(p) for p in trained if p.ndim <= 1]
+    assert (one["weight_decay"], two["weight_decay"]) == (0.3, 0.0)
+    assert one["share"] == two["share"] == 1.0
+
+
+def test_layer_decay_scales_the_steps(tmp_path):
+    """AdamW's first step moves a weight by its learning rate: a share of it in lower layers."""
+    class Tower(nn.Module):
+        """Three linear layers with the names of an encoder's."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.encoder = nn.ModuleDict({
+                "embeddings": nn.Linear(5, 6), "layer": nn.ModuleList([nn.Linear(6, 6)])})
+            self.head = nn.Linear(6, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Scores."""
+            low = torch.tanh(self.encoder["embeddings"](x))
+            return self.head(torch.tanh(self.encoder["layer"][0](low)))
+
+    model = Tower()
+    before = weights(model)
+    toy_train(tmp_path, model=model, max_steps=1, warmup_ratio=0.0, weight_decay=0.0,
+              layer_decay=0.5)
+    for name, tensor in weights(model).items():
+        share = 0.25 if "embeddings" in name else 0.5 if "layer" in name else 1.0
+        assert (tensor - before[name]).abs().max().item() == pytest.approx(0.03 * share, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "level"), [
+    ("encoder.backbone.embeddings.LayerNorm.weight", 0), ("backbone.encoder.layer.11.output.x", 12),
+    ("encoder.backbone.embeddings_project.bias", 0), ("encoder.backbone.encoder.LayerNorm.bias", 0),
+    ("encoder.backbone.layers.3.attn.Wqkv.weight", 4), ("encoder.backbone.final_norm.weight", None),
+    ("encoder.backbone.encoder.layer.10.output.LayerNorm.bias", 11), ("linear.bias", None)])
+def test_depth(name, level):
+    """Embeddings lowest, then the layers by number, whatever the architecture calls them."""
+    assert depth(name) == level
+
+
+def test_layer_decay_without_layers(tmp_path):
+    """A decay that could not do what it says is refused."""
+    with pytest.raises(UserError, match=r"sts\.layer_decay: expected 1 for an encoder without"):
+        toy_train(tmp_path, layer_decay=0.9)

@@ -98,7 +98,7 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
             return run
         if is_first:
             if is_forced or run.manifest().get("status") == "complete":
-                run.clear()
+                run.clear(kept=() if is_forced else ("folds",))  # folds look after themselves
             run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), config.encoder.path,
                       hardware.machine(device))
         processes.wait()

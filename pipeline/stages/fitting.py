@@ -21,7 +21,15 @@ from pipeline.config import Config, Sts
 from pipeline.data import HIGHEST, SENTENCES
 from pipeline.errors import UserError
 from pipeline.files import written_aside
-from pipeline.heads import PairReading, Pairs, PairScorer, fit_scale, linear, raw_scores, to_labels
+from pipeline.heads import (
+    PairReading,
+    Pairs,
+    PairScorer,
+    fit_scale,
+    logistic_link,
+    raw_scores,
+    to_labels,
+)
 from pipeline.losses import REGRESSION, SCALE_FREE, r_drop
 from pipeline.metrics import pearson, spearman
 from pipeline.runs import Run
@@ -64,23 +72,32 @@ def check_settings(settings: Sts, frame: pd.DataFrame) -> None:
     if settings.binary_weight and "binary-label" not in frame:
         raise UserError("sts.binary_weight: expected 0 without a column binary-label in train.csv, "
                         f"got {settings.binary_weight:g}")
+    if settings.binary_weight and set(frame["binary-label"]) != {0.0, 1.0}:
+        raise UserError("sts.binary_weight: expected 0 where binary-label in train.csv is not 0 "
+                        f"and 1, both of them, got {settings.binary_weight:g}")
     if settings.source_token and not (frame["source"] != "").any():
         raise UserError("sts.source_token: expected false without a column source in train.csv, "
                         "got true")
     if settings.copies and not (frame["label"] == 0).any():
         raise UserError("sts.copies: expected 0 without a pair of label 0 in train.csv, got "
                         f"{settings.copies:g}")
+    if settings.zeros < 1 and not 0 < (frame["label"] == 0).sum() < len(frame):
+        raise UserError("sts.zeros: expected 1 without pairs of label 0 and others in train.csv, "
+                        f"got {settings.zeros:g}")
     if len(frame) < settings.batch_size:
         raise UserError(f"sts.batch_size: expected at most {len(frame)}, the number of "
                         f"training pairs, got {settings.batch_size}")
 
 
 def training_pairs(settings: Sts, frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """The frame as it is trained on, after all augmentation."""
-    if settings.zeros < 1:
-        frame = augment.with_fewer_zeros(frame, settings.zeros, seed)
+    """The frame as it is trained on, after all augmentation.
+
+    Copies come first, so that sentences of pairs that are left out can be copied.
+    """
     if settings.copies:
         frame = augment.with_copies(frame, settings.copies, seed)
+    if settings.zeros < 1:
+        frame = augment.with_fewer_zeros(frame, settings.zeros, seed)
     return augment.swapped(frame) if settings.swap else frame
 
 
@@ -92,7 +109,8 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
     sources = sorted(set(pairs["source"]) - {""}) if settings.source_token else []
     scorer = PairScorer(start.load(wanted_dropout(settings)), settings.head,
                         PairReading(sources, settings.both_orders), settings.dropout_samples)
-    scorer.link = linear(1, 1) if settings.binary_weight else None
+    if settings.binary_weight:
+        scorer.link = logistic_link(binary_threshold(pairs)[0])
     scorer.to(device)
     train_pairs, held_pairs = scorer.pairs(pairs), scorer.pairs(held)
     labels = held["label"].to_numpy()
