@@ -16,11 +16,13 @@ import pytest
 import torch
 from refusal import refusal, without
 from safetensors.torch import load_file
-from toy import equal, read_csv, small, timeless
+from toy import done, equal, read_csv, small, timeless
 
 from pipeline import hardware
+from pipeline.calibration import cross_fitted
 from pipeline.config import Config, Sts
 from pipeline.data import SENTENCES, Competition, read_competition
+from pipeline.encoder import load_encoder
 from pipeline.errors import Stopped
 from pipeline.heads import PairScorer, logistic_link
 from pipeline.history import read_history
@@ -191,7 +193,7 @@ def fitted(folder: Path, encoder: Path, tables: Competition,
     return tensors, found["dev"]
 
 
-ELSEWHERE = {"folds", "use_dev"}  # in tests/test_folds.py
+ELSEWHERE = {"folds", "use_dev", "calibrate"}  # in tests/test_folds.py, test_calibration.py
 KEYS = {  # another value of every key of sts, and what else has to be set for both
     "epochs": (0.6, {"max_steps": 0}), "max_steps": (2, {}), "batch_size": (7, {}),
     "learning_rate": (2e-3, {}), "warmup_ratio": (0.6, {}), "weight_decay": (0.5, {}),
@@ -199,7 +201,8 @@ KEYS = {  # another value of every key of sts, and what else has to be set for b
     "loss": ("l1", {}), "keep": ("last", {}), "ema": (0.9, {}), "layer_decay": (0.5, {}),
     "fgm": (0.5, {}), "r_drop": (1.0, {}), "dropout_samples": (2, {}), "binary_weight": (0.5, {}),
     "swap": (True, {}), "both_orders": (True, {}), "copies": (0.2, {}), "zeros": (0.0, {}),
-    "flatten": (1.0, {}), "label_noise": (0.5, {}), "source_token": (True, {})}
+    "flatten": (1.0, {}), "label_noise": (0.5, {}), "source_token": (True, {}),
+    "dropout": (0.0, {}), "interpolate": (0.5, {})}
 
 
 def test_every_key_is_here():
@@ -300,3 +303,40 @@ def test_refused(command, competition, make_encoder, tmp_path, words, edit, mess
     said = refusal(command("stage=sts", *small(make_encoder(), "chain=[sts]", *words)))
     assert said.startswith(message)
     assert not list(tmp_path.glob("runs/*/*/model"))
+
+
+@pytest.mark.parametrize("share", [0.25, 0.7])
+def test_interpolated_weights(share, make_encoder, tables, tmp_path):
+    """Every kept weight lies that far on the way from the plain encoder's to the trained one's."""
+    path = make_encoder()
+    trained, _ = fitted(tmp_path / "all", path, tables, head="bi", keep="last")
+    found, _ = fitted(tmp_path / "part", path, tables, head="bi", keep="last", interpolate=share)
+    first = {name: p.detach() for name, p in load_encoder(
+        str(path), max_length=32).backbone.named_parameters()}
+    moved = 0.0
+    for name, p in first.items():
+        torch.testing.assert_close(found[name], torch.lerp(p, trained[name], share))
+        moved += (trained[name] - p).abs().sum().item()
+    assert moved > 0
+
+
+@pytest.mark.parametrize("head", ["bi", "cross"])
+@pytest.mark.parametrize("kind", ["monotone", "overlap"])
+def test_calibrated_run(head, kind, make_encoder, command, competition):
+    """Dev's predictions are cross-fitted from the raw ones, predict applies the kept map."""
+    words = small(make_encoder(), "chain=[sts]", f"sts.head={head}")
+    done(command, "stage=sts", *words)
+    done(command, "stage=sts", *words, f"sts.calibrate={kind}")
+    plain, bent = sorted(Path("runs/sts").glob("*/"), key=lambda run: (
+        run / "calibration.csv").exists())
+    kept = pd.read_csv(bent / "calibration.csv")
+    frame = read_competition(competition).dev
+    raw, found = (pd.read_csv(run / "predictions/dev.csv")["prediction"] for run in (plain, bent))
+    assert kept["raw"].to_numpy() == pytest.approx(raw.to_numpy(), abs=1e-5)
+    expected = cross_fitted(kind, kept["raw"].to_numpy(), kept["overlap"].to_numpy(), frame)
+    assert found.to_numpy() == pytest.approx(expected, abs=1e-5)
+    done(command, "stage=predict", f"run={bent}", f"pairs={competition / 'test.csv'}")
+    predicted = pd.read_csv(next(Path("submissions").glob("*-test.csv")))
+    written = pd.read_csv(bent / "predictions/test.csv")
+    assert predicted["target"].to_numpy() == pytest.approx(
+        written["prediction"].to_numpy(), abs=2e-4)

@@ -313,7 +313,7 @@ def test_damage_inside_a_fold(make_encoder, command, competition, tmp_path, monk
     (first / "model/weights").write_text("other", encoding="utf-8")
     done(command, "stage=sts", *words)
     assert "/model/weights is missing or changed: the stage runs anew" in caplog.text
-    assert len(calls) == 4
+    assert len(calls) == 3, "the other fold was trained again"
     assert (first / "model/weights").read_text(encoding="utf-8") == "3"
 
 

@@ -62,6 +62,10 @@ def complete(config: Config) -> Run:
     if settings.use_dev:
         rows = pd.concat([competition.train, competition.dev], ignore_index=True)
     check_settings(settings, rows)
+    if settings.calibrate != "none" and len(set(groups(rows if settings.folds
+                                                       else competition.dev))) < 2:
+        raise UserError("sts.calibrate: expected none where all pairs of dev hang together by "
+                        f"shared sentences, got {settings.calibrate!r}")
     data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
             "test": content_hash(competition.test)}
     if settings.folds:
