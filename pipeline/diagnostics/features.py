@@ -10,7 +10,7 @@ from pipeline.batching import tokenise
 from pipeline.corpus import sentence_table
 
 # Rules of thumb, not a parser: 안 and 못 before a verb, -지 않-, 없-, 아니-, -지 마-, and 불가.
-NEGATION = regex.compile(r"(?<!\S)(안|못)(?=\s|하|해|했|되|돼|됐|된|될|됨|가|간|갔|와|왔|먹|보|봤|나|줘)"
+NEGATION = regex.compile(r"(?<!\S)(안|못)(?=\s|하|해|했|되|돼|됐|된|될|됨|가|간|갔|와|왔|먹|보|봤)"
                          r"|않|없|아니(?!메)|아닌|아닙|못하|못해|못했|지\s?(마|말)|불가|금지|절대")
 NUMBER = regex.compile(r"\d+(?:[.,:]\d+)*")
 ENGLISH = regex.compile(r"[A-Za-z]{2,}")

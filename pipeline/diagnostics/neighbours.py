@@ -17,7 +17,8 @@ COMMON = 1000  # an n-gram of more sentences than this says nothing of duplicate
 LEAST = 0.8
 
 
-def similarities(sentences: list[str], wanted: np.ndarray, least: float = LEAST) -> sparse.csr_array:
+def similarities(sentences: list[str], wanted: np.ndarray,
+                 least: float = LEAST) -> sparse.csr_array:
     """Cosines from `least` on between all sentences, in the rows of the wanted ones only (m, m).
 
     wanted (m,) is a mask. A sentence has similarity 1 with itself.

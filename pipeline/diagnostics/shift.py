@@ -20,11 +20,13 @@ FOLDS = 5
 MOST = 20_000  # rows of either set that the classifier sees
 LARGEST_WEIGHT = 20.0
 SHOWN = 12
-MARKS = {"numbers": "none", "negation": "in none", "English": "in none", "emoji and ㅋㅋ": "in none"}
+MARKS = {"numbers": "none", "negation": "in none", "English": "in none",
+         "emoji and ㅋㅋ": "in none"}
+COUNTS = ["length of the pair", "overlap of the pair", "difference of the lengths"]
 
 
 def auc(scores: np.ndarray, is_test: np.ndarray, axis: int = -1) -> np.ndarray | float:
-    """The chance that a random test row scores above a random dev row (area under the ROC curve)."""
+    """The chance that a random test row scores above a random dev row: the area under ROC."""
     positive = is_test.sum(axis=axis)
     negative = is_test.shape[axis] - positive
     ranks = (stats.rankdata(scores, axis=axis) * is_test).sum(axis=axis)
@@ -57,8 +59,9 @@ def tell_apart(dev: pd.DataFrame, test: pd.DataFrame, seed: int = 0) -> dict:
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 3), max_features=20_000,
                             sublinear_tf=True, min_df=2 if len(frame) > 100 else 1)
     # Neither the n-grams' frequencies nor the scaling know the sets: no leak over the folds.
+    marks = numbers.drop(columns=COUNTS)
     columns = sparse.hstack([grams.fit_transform(texts),
-                             StandardScaler().fit_transform(numbers)]).tocsr()
+                             StandardScaler().fit_transform(numbers[COUNTS]), marks]).tocsr()
     chances = out_of_fold(columns, is_test, groups(frame), seed)
     if chances is None:
         return {"n": [len(part) for part in parts], "auc": None, "features": [], "weights": None}

@@ -16,7 +16,7 @@ from pipeline.corpus import unlabelled
 from pipeline.data import Competition, content_hash
 from pipeline.nli import read_nli, triplets
 
-THRESHOLD = 6.0
+THRESHOLD = 7.0
 FEWEST = 20  # steps below which a curve has no spikes worth the name
 NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 
@@ -91,8 +91,8 @@ def batches(manifest: dict, settings: dict, competition: Competition) -> Batches
         # With folds a model saw a part of the rows only, in batches of its own.
         if not known or own.get("folds", 0) > 1:
             return None
-        return Batches(manifest, list(competition.train[columns].itertuples(index=False, name=None)),
-                       False)
+        pairs = competition.train[columns].itertuples(index=False, name=None)
+        return Batches(manifest, list(pairs), False)
     if stage == "simcse":
         extra = [Path(name) for name in settings["data"]["extra"]]
         if not all(path.exists() for path in extra):

@@ -8,6 +8,7 @@ STAGES = {
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
+    "diagnose": "a report of where and why a run is wrong (run=DIR, or runs=[A,B] side by side)",
     "board": "lists runs and submissions with dev scores; records leaderboard scores",
     "help": "lists stages, presets and keys",
 }
