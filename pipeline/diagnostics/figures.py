@@ -95,10 +95,9 @@ def distributions(edges: list[float], shares: dict[str, list[float]],
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
     return chart([line(middles, [100 * share for share in values], name, colours[name],
                        mode="lines+markers", hoverinfo="y+name", marker={"size": 5},
-                       line={"shape": "spline", "width": 2,
-                             "dash": "dot" if "label" in name else "solid"})
+                       line={"width": 2, "dash": "dot" if "label" in name else "solid"})
                   for name, values in shares.items()],
-                 "label or prediction", "% of rows", xaxis={"range": [0, 5]},
+                 "label or prediction", "% of rows", 360, xaxis={"range": [0, 5]},
                  yaxis={"rangemode": "tozero"})
 
 
@@ -132,8 +131,8 @@ def grid(cells: dict, run: int) -> dict:
                  yaxis={"type": "category", "automargin": True})
 
 
-def forest(rows: list[tuple[str, dict]], x: str) -> dict:
-    """One interval a row, first on top; a row without a value is a range alone."""
+def forest(rows: list[tuple[str, dict]], x: str, span: tuple[float, float]) -> dict:
+    """One interval a row, first on top, on an axis over `span`; without a value a range alone."""
     data = []
     for name, part in reversed(rows):
         hover = f"{name}: {part['low']:.3f} to {part['high']:.3f}"
@@ -144,7 +143,7 @@ def forest(rows: list[tuple[str, dict]], x: str) -> dict:
             data.append({"type": "scatter", "mode": "markers", "x": [part["value"]], "y": [name],
                          "marker": {"color": INK, "size": 9}, "showlegend": False,
                          "hoverinfo": "text", "text": f"{name}: {part['value']:.3f}"})
-    return chart(data, x, height=110 + 36 * len(rows),
+    return chart(data, x, height=110 + 36 * len(rows), xaxis={"range": list(span)},
                  yaxis={"automargin": True, "type": "category"})
 
 
@@ -155,14 +154,11 @@ def training(stage: dict) -> dict:
                         spike_marks(stage["spikes"])])]
     panels += [(title, [line(stage["step"], stage[name], title, COLOURS[0])])
                for name, title in (("grad_norm", "gradient norm"), ("lr", "learning rate"))]
-    for part, title in (("eval", "dev"), ("geometry", "geometry")):
-        for number, (name, series) in enumerate(stage[part].items()):
-            traced = line(series["step"], series["value"], name.replace("_", " "),
-                          COLOURS[number % 2], mode="lines+markers", marker={"size": 5})
-            if part == "eval" and number:
-                panels[-1][1].append(traced)
-            else:
-                panels.append((title if part == "eval" else name.replace("_", " "), [traced]))
+    for before, part in (("dev ", "eval"), ("", "geometry")):
+        panels += [(before + name.replace("_", " "),
+                    [line(series["step"], series["value"], before + name.replace("_", " "),
+                          COLOURS[0], mode="lines+markers", marker={"size": 5})])
+                   for name, series in stage[part].items()]
     height, gap = 1 / len(panels), 0.045
     layout: dict = {"xaxis": {"title": {"text": "step"}, "anchor": f"y{len(panels)}"}}
     data = []
@@ -171,12 +167,19 @@ def training(stage: dict) -> dict:
         top = 1 - number * height
         layout[f"yaxis{mark}"] = {"domain": [max(0, top - height + gap), top],
                                   "title": {"text": title}, "nticks": 4, "anchor": "x",
-                                  "tickformat": ".1e" if title == "learning rate" else ""}
+                                  "tickformat": ".1e" if title == "learning rate" else "",
+                                  "type": "log" if title == "loss" and wide(stage["loss"])
+                                  else "linear"}
         data += [trace | {"yaxis": f"y{mark}", "showlegend": False,
                           "hoverinfo": trace.get("hover", "x+y+name")} for trace in traces]
     for trace in data:
         trace.pop("hover", None)
     return chart(data, height=60 + 125 * len(panels), **layout)
+
+
+def wide(losses: list[float]) -> bool:
+    """Whether losses are positive and span so much that only a logarithmic axis shows them."""
+    return bool(losses) and min(losses) > 0 and max(losses) > 50 * min(losses)
 
 
 def spike_marks(spikes: list[dict]) -> dict:

@@ -57,7 +57,7 @@ def plot(name: str, sentence: object) -> Html:
 
 def number(value: float | None, form: str = ".2f") -> str:
     """A number, or a dash where there is none."""
-    return "–" if value is None or value != value else format(value, form)
+    return "–" if value is None or value != value else format(value, form).replace("-", "−")
 
 
 def with_interval(part: dict | None, form: str = ".2f") -> Html:

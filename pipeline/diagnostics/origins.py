@@ -21,22 +21,34 @@ def against_test(found: dict) -> Section:
     body = [paragraph("A leaderboard score differs from dev's for four reasons: chance, leaks "
                       "that flatter dev, other text, and other labels. Here is what each may do.")]
     charts: dict = {}
-    for place in range(len(runs)):
-        charts[f"chance-{place}"] = figures.forest(possible_scores(found, place), "Pearson")
+    scores = [possible_scores(found, place) for place in range(len(runs))]
+    ends = [row[end] for rows in scores for _, row in rows for end in ("low", "high")] or [0, 1]
+    margin = 0.05 * (max(ends) - min(ends))
+    for place, rows in enumerate(scores):
+        charts[f"chance-{place}"] = figures.forest(rows, "Pearson", (min(ends) - margin,
+                                                                     max(ends) + margin))
     body.append(side_by_side("chance", runs, "{run}: dev's score, what a test set like dev may "
                                              "give by chance, and what dev gives in test's mix."))
     body += [tag("h3", "Other text"), *other_text(part["apart"]), *sources(part["sources"]),
              tag("h3", "Other labels"),
-             plot("distributions", "Labels of train and dev (dotted), dev's labels weighted to "
-                                   "test's text, and predictions: test's labels are unknown, its "
-                                   "predictions hint at them.")]
-    shares = part["distributions"]["shares"]
-    colours = {"train labels": figures.MUTED, "dev labels": figures.INK,
-               "dev labels, weighted to test": "var(--third)"}
+             side_by_side("labels", runs, "{run}: labels (dotted) and predictions. Test's labels "
+                                          "are unknown; its predictions, and dev's labels "
+                                          "weighted to test's text, hint at them.")]
     for place, run in enumerate(runs):
-        colours |= {f"dev, {run}": f"var(--faint-{place})", f"test, {run}": figures.COLOURS[place]}
-    charts["distributions"] = figures.distributions(part["distributions"]["edges"], shares, colours)
+        charts[f"labels-{place}"] = label_chart(part["distributions"], run, place)
     return Section("shift", "Why dev and leaderboard differ", body + leaks(found), charts)
+
+
+def label_chart(part: dict, run: str, place: int) -> dict:
+    """The distributions of labels and of one run's predictions."""
+    colours = {"train labels": figures.MUTED, "dev labels": figures.INK,
+               "dev labels, weighted to test": "var(--third)",
+               f"dev, {run}": f"var(--faint-{place})", f"test, {run}": figures.COLOURS[place]}
+    named = {f"dev, {run}": "dev predictions", f"test, {run}": "test predictions"}
+    shares = {name: part["shares"][name] for name in colours if name in part["shares"]}
+    return figures.distributions(
+        part["edges"], {named.get(name, name): share for name, share in shares.items()},
+        {named.get(name, name): colour for name, colour in colours.items()})
 
 
 def possible_scores(found: dict, place: int) -> list[tuple[str, dict]]:

@@ -61,7 +61,9 @@
                             family: getComputedStyle(document.body).fontFamily } },
     };
     for (const name of Object.keys(layout)) {
-      if (/^[xy]axis/.test(name)) layout[name] = { ...axis, ...layout[name] };
+      if (!/^[xy]axis/.test(name)) continue;
+      const title = { font: { size: 12.5, color: colour("--muted") }, ...layout[name].title };
+      layout[name] = { ...axis, ...layout[name], title };
     }
     return Plotly.react(box, figure.data, layout, { displayModeBar: false, responsive: true });
   };

@@ -57,7 +57,10 @@ def labels(found: dict) -> Section:
              " / ".join(number(value) for value in row["predictions"]), twin(row)]
             for row in part["rows"]]
     if rows:
-        body.append(table(["pair", "set", "label", "prediction", "near-duplicates say"], rows))
+        header = ["pair", "set", "label", "prediction", "near-duplicates say"]
+        body.append(table(header, rows[:10]))
+        if len(rows) > 10:
+            body.append(details(f"{len(rows) - 10} more", table(header, rows[10:])))
         left = sum(count["n"] for count in part["counts"].values()) - len(rows)
         if left:
             body.append(paragraph(f"{left} more are not listed.", kind="note"))
@@ -80,7 +83,9 @@ def probes(found: dict) -> Section:
     runs, verdicts = run_names(found), found["probes"]
     body = [paragraph("Minimal pairs written for this report: a sentence, one that must be closer "
                       "to it and one that must be farther. A model that understands negation, "
-                      "numbers or word order gets them right; guessing gives half.")]
+                      "numbers or word order gets them right. A coin would get half; a model "
+                      "that counts common words gets fewer, for the farther sentence often has "
+                      "more of them.")]
     charts = {}
     if verdicts and verdicts[0]:
         kinds = [part["kind"] for part in verdicts[0]]
@@ -92,18 +97,23 @@ def probes(found: dict) -> Section:
                                            height=380)
         body.append(plot("probes", "Share of contrast pairs that come out right, by kind, with "
                                    "95% intervals."))
+    rows = [[parts[0]["kind"], parts[0]["must"], parts[0]["n"], *map(rate, parts)]
+            for parts in zip(*verdicts, strict=True)]
+    header = ["kind", "what must hold", "pairs", *(runs if len(runs) > 1 else ["right"])]
+    body.append(table(header, rows, numeric=1 + len(runs)))
     for run, parts in zip(runs, verdicts, strict=True):
-        if len(runs) > 1:
-            body.append(tag("h3", run))
-        rows = [[part["kind"], part["must"], part["n"], f"{100 * part['rate']:.0f}%",
-                 f"{100 * part['low']:.0f}–{100 * part['high']:.0f}%"] for part in parts]
-        body.append(table(["kind", "what must hold", "pairs", "right", "95% interval"], rows,
-                          numeric=3))
-        for part in parts:
-            if part["failures"]:
-                body.append(details(f"{part['kind']}: {len(part['failures'])} failed",
-                                    failures(part["failures"])))
+        failed = [details(f"{part['kind']}: {len(part['failures'])} of {part['n']}",
+                          failures(part["failures"])) for part in parts if part["failures"]]
+        total = sum(len(part["failures"]) for part in parts)
+        words = f"The {total} that came out wrong" + (f" with {run}" if len(runs) > 1 else "")
+        body.append(details(words, tag("div", *failed, class_="inside")))
     return Section("probes", "Contrast sets", body, charts)
+
+
+def rate(part: dict) -> Html:
+    """A pass rate with its interval."""
+    return joined([f"{100 * part['rate']:.0f}% ", tag(
+        "small", f"[{100 * part['low']:.0f}, {100 * part['high']:.0f}]")])
 
 
 def failures(rows: list[dict]) -> Html:

@@ -51,7 +51,8 @@ def overview(found: dict) -> Section:
     items = [tag("li", part["sentence"], " ", tag("a", "show", href=f"#{part['section']}"))
              for part in found["findings"]]
     header = ["run", "chain", *TITLES.values()]
-    rows = [[tag("span", run["name"], class_=f"run run-{place}"), run["chain"],
+    rows = [[tag("span", run["name"], class_=f"run run-{place}"),
+             tag("span", run["chain"], class_="whole"),
              *(with_interval(scores[name], "+.2f" if name == "bias" else ".3f")
                for name in TITLES)]
             for place, (run, scores) in enumerate(zip(found["runs"], whole["runs"], strict=True))]
@@ -59,8 +60,10 @@ def overview(found: dict) -> Section:
             paragraph(f"Scores on {found['rows']['dev']} dev pairs, with 95% bootstrap intervals "
                       "in brackets: with other pairs of the same kind they would lie inside in "
                       "about 95 of 100 cases."),
-            table(header, rows, numeric=len(TITLES))]
+            tag("div", table(header, rows, numeric=len(TITLES)), class_="stacked")]
     if len(runs) == 2:
+        body[0] = joined([body[0], paragraph(f"Where no run is named, figures are {runs[0]}'s.",
+                                             kind="note")])
         part = whole["pearson_difference"]
         body.append(paragraph(
             f"{runs[1]} minus {runs[0]}, on the same rows: Pearson ",
@@ -98,9 +101,10 @@ def ranges(found: dict) -> Section:
     if len(runs) == 2:
         body += [paragraph(f"Mean error of {runs[1]} minus that of {runs[0]}, on the same rows: "
                            f"below 0, {runs[1]} is closer to the labels."),
-                 table(["label", *(part["name"] for part in parts)],
-                       [["difference", *(with_interval(part["difference"], "+.3f")
-                                         for part in parts)]], numeric=len(parts))]
+                 tag("div", table(["label", *(part["name"] for part in parts)],
+                                  [["difference", *(with_interval(part["difference"], "+.3f")
+                                                    for part in parts)]], numeric=len(parts)),
+                     class_="stacked")]
     body.append(paragraph("Pearson inside a range is low for every model: labels hardly differ "
                           "there. RMSE weighs large errors more than the mean error does.",
                           kind="note"))
@@ -157,9 +161,10 @@ def slices(found: dict) -> Section:
     whole = found["whole"]["runs"][0]["mae"]
     most = max((part["runs"][place]["mae"]["value"] for rows in found["slices"].values()
                 for part in rows if not part["few"] for place in range(len(runs))), default=1.0)
-    body = [paragraph("Which kinds of pairs are hard? A bold row is certainly worse than the "
-                      f"whole of dev ({whole['value']:.2f}). Overlap is the share of common "
-                      "character bigrams (Jaccard); negation is found by a rule of thumb.")]
+    body = [paragraph("Which kinds of pairs are hard? In a bold row the error is above that "
+                      f"of all of dev ({whole['value']:.2f}), their intervals apart. "
+                      "Overlap is the share of common character bigrams (Jaccard); negation is "
+                      "found by a rule of thumb.")]
     header = ["", "pairs", *(f"error, {run}" if len(runs) > 1 else "mean error" for run in runs),
               *(["difference"] if len(runs) > 1 else []), "bias", "Pearson"]
     for name, parts in found["slices"].items():

@@ -1,7 +1,8 @@
 """Steps whose loss leaps out of the curve, and the sentences that were in the batch.
 
-The loss minus its running median is compared with its own typical spread: a robust z-score
-(median absolute deviation), which the leaps themselves do not inflate.
+The loss over its running median is compared with its own typical spread: a robust z-score
+(median absolute deviation), which the leaps themselves do not inflate. Ratios, that is differences
+of logarithms, because a loss's noise shrinks with the loss.
 """
 
 import hashlib
@@ -22,14 +23,21 @@ NORMAL = 1.4826  # a normal distribution's standard deviation over its median ab
 
 
 def trend(losses: np.ndarray) -> np.ndarray:
-    """The running median (n,) over a tenth of the steps, at least 5 and at most 51."""
-    width = min(51, max(5, len(losses) // 10)) | 1
+    """The running median (n,) over a tenth of the steps, at least 11 and at most 51.
+
+    A narrow median often equals the loss itself, which makes the noise look small.
+    """
+    width = min(51, max(11, len(losses) // 10)) | 1
     return median_filter(losses, width, mode="nearest")
 
 
 def robust_z(losses: np.ndarray) -> np.ndarray:
-    """How many robust standard deviations each loss (n,) lies above its trend."""
-    rest = losses - trend(losses)
+    """How many robust standard deviations each loss (n,) lies above its trend.
+
+    On a logarithmic scale, unless some losses are not positive (that of correlation may be so).
+    """
+    values = np.log(losses) if (losses > 0).all() else losses
+    rest = values - trend(values)
     rest = rest - np.median(rest)
     spread = NORMAL * np.median(np.abs(rest))
     if spread == 0:
