@@ -52,7 +52,7 @@ def ranges(parts: list[dict], runs: list[str], statistic: str, y: str) -> dict:
 def line(x: list, y: list, name: str = "", colour: str = MUTED, **options: object) -> dict:
     """A line without markers."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "name": name, "hoverinfo": "skip",
-            "line": {"color": colour, "width": 1.5} | options.pop("line", {}), **options}
+            **options, "line": {"color": colour, "width": 1.5} | options.get("line", {})}
 
 
 def points(pairs: list[dict], x: str, y: str, run: int, colour: str) -> dict:
@@ -149,16 +149,19 @@ def forest(rows: list[tuple[str, dict]], x: str, span: tuple[float, float]) -> d
 
 def training(stage: dict) -> dict:
     """Small panels one under the other: loss, gradient norm, learning rate, scores, geometry."""
-    panels = [("loss", [line(stage["step"], stage["loss"], "loss", COLOURS[0], opacity=0.45),
-                        line(stage["step"], stage["trend"], "trend", COLOURS[0]),
+    def traced(title: str, steps: list, values: list, **options: object) -> dict:
+        return line(steps, values, title, COLOURS[0], hoverinfo="x+y+name", **options)
+
+    panels = [("loss", [traced("loss", stage["step"], stage["loss"], opacity=0.45),
+                        traced("trend", stage["step"], stage["trend"]),
                         spike_marks(stage["spikes"])])]
-    panels += [(title, [line(stage["step"], stage[name], title, COLOURS[0])])
+    panels += [(title, [traced(title, stage["step"], stage[name])])
                for name, title in (("grad_norm", "gradient norm"), ("lr", "learning rate"))]
     for before, part in (("dev ", "eval"), ("", "geometry")):
-        panels += [(before + name.replace("_", " "),
-                    [line(series["step"], series["value"], before + name.replace("_", " "),
-                          COLOURS[0], mode="lines+markers", marker={"size": 5})])
-                   for name, series in stage[part].items()]
+        for name, series in stage[part].items():
+            title = before + name.replace("_", " ")
+            panels.append((title, [traced(title, series["step"], series["value"],
+                                          mode="lines+markers", marker={"size": 5})]))
     height, gap = 1 / len(panels), 0.045
     layout: dict = {"xaxis": {"title": {"text": "step"}, "anchor": f"y{len(panels)}"}}
     data = []
@@ -170,10 +173,7 @@ def training(stage: dict) -> dict:
                                   "tickformat": ".1e" if title == "learning rate" else "",
                                   "type": "log" if title == "loss" and wide(stage["loss"])
                                   else "linear"}
-        data += [trace | {"yaxis": f"y{mark}", "showlegend": False,
-                          "hoverinfo": trace.get("hover", "x+y+name")} for trace in traces]
-    for trace in data:
-        trace.pop("hover", None)
+        data += [trace | {"yaxis": f"y{mark}", "showlegend": False} for trace in traces]
     return chart(data, height=60 + 125 * len(panels), **layout)
 
 
@@ -185,7 +185,7 @@ def wide(losses: list[float]) -> bool:
 def spike_marks(spikes: list[dict]) -> dict:
     """A mark on every loss spike."""
     return {"type": "scatter", "mode": "markers", "x": [spike["step"] for spike in spikes],
-            "y": [spike["loss"] for spike in spikes], "name": "spike", "hover": "text",
+            "y": [spike["loss"] for spike in spikes], "name": "spike", "hoverinfo": "text",
             "text": [f"step {spike['step']}: loss {spike['loss']:.3f}, expected "
                      f"{spike['trend']:.3f}" for spike in spikes],
             "marker": {"color": COLOURS[1], "size": 10, "symbol": "circle-open",

@@ -28,7 +28,7 @@ def trend(losses: np.ndarray) -> np.ndarray:
     A narrow median often equals the loss itself, which makes the noise look small.
     """
     width = min(51, max(11, len(losses) // 10)) | 1
-    return median_filter(losses, width, mode="nearest")
+    return median_filter(losses, width, mode="mirror")
 
 
 def robust_z(losses: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def robust_z(losses: np.ndarray) -> np.ndarray:
     rest = rest - np.median(rest)
     spread = NORMAL * np.median(np.abs(rest))
     if spread == 0:
-        return np.where(rest == 0, 0.0, np.sign(rest) * np.inf)
+        return np.where(rest == 0, 0.0, np.copysign(np.inf, rest))
     return rest / spread
 
 
