@@ -31,6 +31,13 @@ def test_trend():
     losses = np.full(60, 2.0)
     losses[30] = 50
     assert trend(losses).tolist() == [2.0] * 60
+    assert trend(np.array([3.0])).tolist() == [3.0]
+
+
+def test_steep_start_is_no_spike():
+    """A loss that falls fast in its first steps, as after a random head, has no spike there."""
+    losses = falling(60, 9) + 20 * np.exp(-np.arange(60) / 2)
+    assert spikes(np.arange(1, 61), losses) == []
 
 
 def test_few_false_alarms():

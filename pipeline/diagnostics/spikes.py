@@ -25,10 +25,13 @@ NORMAL = 1.4826  # a normal distribution's standard deviation over its median ab
 def trend(losses: np.ndarray) -> np.ndarray:
     """The running median (n,) over a tenth of the steps, at least 11 and at most 51.
 
-    A narrow median often equals the loss itself, which makes the noise look small.
+    A narrow median often equals the loss itself, which makes the noise look small. Before the first
+    step the loss counts as constant, or every steep start would be a leap; after the last it is
+    mirrored, so that a last step's leap is seen.
     """
-    width = min(51, max(11, len(losses) // 10)) | 1
-    return median_filter(losses, width, mode="mirror")
+    half = min(51, max(11, len(losses) // 10)) // 2
+    longer = np.pad(np.pad(losses, (half, 0), mode="edge"), (0, half), mode="reflect")
+    return median_filter(longer, 2 * half + 1)[half:half + len(losses)]
 
 
 def robust_z(losses: np.ndarray) -> np.ndarray:
