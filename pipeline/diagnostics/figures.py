@@ -171,6 +171,7 @@ def training(stage: dict) -> dict:
         layout[f"yaxis{mark}"] = {"domain": [max(0, top - height + gap), top],
                                   "title": {"text": title}, "nticks": 4, "anchor": "x",
                                   "tickformat": ".1e" if title == "learning rate" else "",
+                                  "exponentformat": "e",
                                   "type": "log" if title == "loss" and wide(stage["loss"])
                                   else "linear"}
         data += [trace | {"yaxis": f"y{mark}", "showlegend": False} for trace in traces]

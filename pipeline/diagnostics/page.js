@@ -36,7 +36,7 @@
     const width = innerWidth < 640 ? 18 : 36;
     const scores = pair.predictions.map((value, place) => content.runs.length > 1
       ? `${content.runs[place]} ${value.toFixed(2)}` : `prediction ${value.toFixed(2)}`);
-    return [wrapped(pair.sentence_1, width), wrapped(pair.sentence_2, width),
+    return [wrapped(`1. ${pair.sentence_1}`, width), wrapped(`2. ${pair.sentence_2}`, width),
             `label ${pair.label.toFixed(1)}`, ...scores].join("<br>");
   };
 
