@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from refusal import refusal
 from toy import done, files_of, only, read_csv, read_json, small
 
-from pipeline.diagnostics.evidence import read_evidence
+from pipeline.diagnostics.evidence import models, read_evidence
 from pipeline.diagnostics.findings import findings
 from pipeline.errors import UserError
 
@@ -164,6 +165,39 @@ def test_out_of_fold_predictions_judge_train(command, runs):
     assert suspect["id"] == train["id"][row]
     assert (suspect["label"], suspect["predictions"]) == (0, [4.5])
     assert "not judged" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_of_folds(command, runs, competition):
+    """A run whose models lie in its folds: their mean is judged, each fold has its curve, and rows
+    of dev behind train's in oof.csv are no rows of train."""
+    one, two = runs
+    for number, run in enumerate(runs):
+        shutil.copytree(run, one / f"folds/sts/fold{number + 1}-0123456789",
+                        ignore=shutil.ignore_patterns("folds"))
+    shutil.rmtree(one / "model")
+    (one / "history.jsonl").unlink()
+    frames = [read_csv(competition / f"{name}.csv") for name in ("train", "dev")]
+    table = pd.concat(frames)[["id", "label"]].assign(fold=1, prediction=lambda rows: rows["label"])
+    table.iloc[-1, -1] = 5 - table.iloc[-1, 1]
+    table.to_csv(one / "predictions/oof.csv", index=False)
+    evidence = read_evidence(str(one))
+    assert evidence.train.tolist() == frames[0]["label"].tolist()
+    done(command, "stage=diagnose", f"run={one}")
+    found = read_json(only(one.parent.parent / "diagnose") / "diagnosis.json")
+    assert [part["run"] for part in found["curves"][0]] == ["fold1-0123456789", "fold2-0123456789"]
+    assert found["wrong_labels"]["counts"]["train"]["n"] == 0
+    assert len(models(one)) == 2
+    failed = [row for part in found["probes"][0] for row in part["failures"]]
+    row = next(row for row in failed if row["closer_score"] < row["further_score"])
+    file = Path("pair.csv")
+    pd.DataFrame([{"id": "1", "sentence_1": row["sentence"], "sentence_2": row["closer"]}]).to_csv(
+        file, index=False)
+    (one / "folds/sts/fold1-0123456789/model").rename(one / "model")
+    scores = []
+    for run in (one, two):
+        done(command, "stage=predict", f"run={run}", f"pairs={file}", "submissions_dir=out")
+        scores.append(float(read_csv(Path(f"out/{run.name}-pair.csv"))["target"].iloc[0]))
+    assert row["closer_score"] == pytest.approx(np.mean(scores), abs=2e-2)  # bf16 in batches
 
 
 def change_dev(run, data):

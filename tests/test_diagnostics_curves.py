@@ -161,9 +161,10 @@ def test_changed_data_have_no_batches(trained, competition):
         made = batches(read_json(folder / "manifest.json"), read_settings(folder / "config.yaml"),
                        data)
         assert (made is not None) == known
-    manifest = read_json(trained / "manifest.json")
-    manifest["shape"]["settings"]["folds"] = 5
-    assert batches(manifest, {}, data) is None
+    for name, value in (("folds", 5), ("zeros", 0.5)):
+        manifest = read_json(trained / "manifest.json")
+        manifest["shape"]["settings"][name] = value
+        assert batches(manifest, {}, data) is None
 
 
 def test_lost_runs_and_histories(trained, competition):

@@ -15,8 +15,9 @@ MOST = 2000  # points of a curve; a longer one is thinned, its spikes stay
 
 
 def curves(folder: Path, competition: Competition) -> list[dict]:
-    """One entry a stage of the chain that led to the run, first to last."""
-    return [stage(path, competition) for path in chain(folder)]
+    """One entry a stage of the chain that led to the run, first to last; with folds one a fold."""
+    return [stage(part, competition) for path in chain(folder)
+            for part in (sorted(path.glob("folds/*/*")) or [path])]
 
 
 def stage(folder: Path, competition: Competition) -> dict:

@@ -50,11 +50,28 @@ def read_evidence(path: str) -> Evidence:
     data = data_folder(settings)
     competition = read_competition(data)
     check_content(folder, manifest["shape"]["data"], data, competition)
-    out_of_fold = folder / "predictions" / "oof.csv"
     return Evidence(folder, manifest, settings, competition, *(
         predictions(folder / "predictions" / f"{name}.csv", getattr(competition, name))
-        for name in ("dev", "test")),
-        predictions(out_of_fold, competition.train) if out_of_fold.exists() else None)
+        for name in ("dev", "test")), out_of_fold(folder, competition))
+
+
+def out_of_fold(folder: Path, competition: Competition) -> np.ndarray | None:
+    """Train's predictions by models that did not see the row; None where the run has none.
+
+    Where dev was trained on too, its rows come after train's.
+    """
+    file, frame = folder / "predictions" / "oof.csv", competition.train
+    if not file.exists():
+        return None
+    if len(read_predictions(file)) > len(frame):
+        frame = pd.concat([frame, competition.dev], ignore_index=True)
+    return predictions(file, frame)[:len(competition.train)]
+
+
+def models(folder: Path) -> list[Path]:
+    """The folders of a finished run's models: its own, or those of its folds."""
+    own = folder / "model"
+    return [own] if own.is_dir() else sorted(folder.glob("folds/*/*/model"))
 
 
 def read_settings(file: Path) -> dict:
@@ -85,14 +102,19 @@ def check_content(folder: Path, recorded: dict[str, str], data: Path,
                             f"({found[:10]}…): train again, or bring the old file back")
 
 
-def predictions(file: Path, frame: pd.DataFrame) -> np.ndarray:
-    """The file's predictions (n,) in the frame's order; each of its ids must be there once."""
+def read_predictions(file: Path) -> pd.Series:
+    """A file's predictions by id, each id once."""
     try:
         table = pd.read_csv(file, dtype={"id": str}, keep_default_na=False)
-        values = table.set_index("id", verify_integrity=True)["prediction"].astype(float)
+        return table.set_index("id", verify_integrity=True)["prediction"].astype(float)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file}: expected the columns id and prediction, got: "
                         f"{' '.join(str(error).split())}") from None
+
+
+def predictions(file: Path, frame: pd.DataFrame) -> np.ndarray:
+    """The file's predictions (n,) in the frame's order; each of its ids must be there once."""
+    values = read_predictions(file)
     if len(values) != len(frame) or not frame["id"].isin(values.index).all():
         raise UserError(f"{file}: expected a prediction for each of {len(frame)} ids, got "
                         f"{len(values)} rows with {int(frame['id'].isin(values.index).sum())} of "

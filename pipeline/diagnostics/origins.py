@@ -161,8 +161,8 @@ def spike(part: dict, stage: str) -> Html:
     words = (f"step {part['step']}: loss {part['loss']:.3g}, expected {part['trend']:.3g} "
              f"(robust z {number(part['z'], '.1f')})")
     if part["batch"] is None:
-        return paragraph(f"{words}; its batch cannot be made anew: the data have changed or were "
-                         "split into folds.", kind="note")
+        return paragraph(f"{words}; its batch cannot be made anew: the data have changed, or "
+                         "were augmented or split into folds.", kind="note")
     header = {"sts": ["sentence 1", "sentence 2", "label"], "simcse": ["sentence"]}.get(
         stage, ["premise", "hypothesis", "class or contradiction"])
     return details(words, table(header, (

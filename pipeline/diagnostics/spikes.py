@@ -19,6 +19,7 @@ from pipeline.nli import read_nli, triplets
 
 THRESHOLD = 7.0
 FEWEST = 20  # steps below which a curve has no spikes worth the name
+PLAIN = {"folds": 0, "swap": False, "copies": 0, "zeros": 1, "flatten": 0}  # rows as in train.csv
 NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 
 
@@ -88,7 +89,8 @@ class Batches:
 
 
 def batches(manifest: dict, settings: dict, competition: Competition) -> Batches | None:
-    """A run's batches, or None where they cannot be made anew: the data are not those any more.
+    """A run's batches, or None where they cannot be made anew: the data are not those any more, or
+    settings of sts (folds, augmentation) made other rows of them.
 
     settings: the run's config.yaml. The cells are (sentence_1, sentence_2, label) for sts,
     (sentence,) for simcse, (premise, entailment, contradiction) or (premise, hypothesis, class)
@@ -99,8 +101,7 @@ def batches(manifest: dict, settings: dict, competition: Competition) -> Batches
     if stage == "sts":
         columns = ["sentence_1", "sentence_2", "label"]
         known = shape["data"]["train"] == content_hash(competition.train)
-        # With folds a model saw a part of the rows only, in batches of its own.
-        if not known or own.get("folds", 0) > 1:
+        if not known or any(own.get(name, plain) != plain for name, plain in PLAIN.items()):
             return None
         pairs = competition.train[columns].itertuples(index=False, name=None)
         return Batches(manifest, list(pairs), False)

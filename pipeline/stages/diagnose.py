@@ -5,22 +5,25 @@
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from transformers import AutoTokenizer
 
 from pipeline import hardware
 from pipeline.config import Config
 from pipeline.data import content_hash
 from pipeline.diagnostics.diagnosis import diagnose, pairs, shown_rows
-from pipeline.diagnostics.evidence import Evidence, read_evidence
+from pipeline.diagnostics.evidence import Evidence, models, read_evidence
 from pipeline.diagnostics.findings import findings
 from pipeline.diagnostics.page import page
 from pipeline.diagnostics.probes import judge, read_probes
+from pipeline.encoder import from_hub, recorded
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
-from pipeline.heads import PairScorer, load_scorer, raw_scores, to_labels
+from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.runs import identity
 
 log = logging.getLogger(__name__)
@@ -30,11 +33,10 @@ def run(config: Config) -> None:
     """Writes report.html and diagnosis.json and prints the five-range table and the findings."""
     runs = [read_evidence(path) for path in asked(config)]
     refuse_different_data(runs)
-    scorers = [load_scorer(one.folder / "model") for one in runs]
     probes = read_probes()
-    verdicts = [judge(probes, score_with(config, scorer)) for scorer in scorers]
-    encoder = scorers[0].encoder
-    found = diagnose(runs, encoder.tokenizer, encoder.reading.max_length, verdicts)
+    verdicts = [judge(probes, score_with(config, models(one.folder))) for one in runs]
+    first = str(models(runs[0].folder)[0])
+    found = diagnose(runs, from_hub(AutoTokenizer, first), recorded(first).max_length, verdicts)
     found["findings"] = findings(found)
     folder = Path(config.runs_dir) / "diagnose" / (
         f"{config.name}-{identity({'runs': [one.manifest['identity'] for one in runs]})}")
@@ -67,19 +69,19 @@ def refuse_different_data(runs: list[Evidence]) -> None:
                             f"{runs[0].folder} and {runs[1].folder} on different ones")
 
 
-def score_with(config: Config, scorer: PairScorer) -> object:
-    """A function of a frame of pairs that gives their scores (n,) on the label scale."""
+def score_with(config: Config, folders: list[Path]) -> Callable[[pd.DataFrame], np.ndarray]:
+    """A function of a frame of pairs that gives the models' mean scores (n,) from 0 to 5."""
     device = hardware.pick_device(config.device)
     accelerator = hardware.start(device, hardware.pick_precision(config.precision, device),
                                  config.seed, config.deterministic)
-    scorer.to(accelerator.device)
 
-    def score(frame: pd.DataFrame) -> np.ndarray:
+    def scores(folder: Path, frame: pd.DataFrame) -> np.ndarray:
+        scorer = load_scorer(folder).to(accelerator.device)
         with accelerator.autocast():
             raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="probes")
         return to_labels(scorer, raw)
 
-    return score
+    return lambda frame: np.mean([scores(folder, frame) for folder in folders], axis=0)
 
 
 def report(found: dict, path: Path) -> None:
