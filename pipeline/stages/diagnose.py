@@ -98,6 +98,8 @@ def report(found: dict, path: Path) -> None:
                      row["pearson"]["value"], "  (few)" if part["few"] else "")
     for part in found["findings"]:
         log.info("- %s", part["sentence"])
+    if len(names) > 1:
+        log.info("(where no run is named, figures are %s's)", names[0])
     log.info("report: %s", path)
     log.info("open: %s", path.resolve().as_uri())
 
