@@ -197,8 +197,8 @@ class Config:
     trial: str = key("auto", "run on data/sample; auto: when data/ holds no CSV",
                      choices=["auto", "always", "never"])
     seed: int = key(42, "of every random choice", at_least=0, at_most=2**32 - 1)
-    name: str = key("", "first part of run folders and submissions; empty: trial, the preset or "
-                        "the encoder")
+    name: str = key("", "first part of run folders and submissions; empty: trial, the preset, "
+                        "the encoder or the runs looked at")
     device: str = key("auto", "auto: cuda, then mps, then cpu",
                       choices=["auto", "cuda", "mps", "cpu"])
     precision: str = key("auto", "auto: bf16 where the processor computes it natively, fp16 on "
@@ -208,8 +208,8 @@ class Config:
     force: bool = key(False, "run the stage anew though a finished run could be reused")
     runs_dir: str = key("runs", "where run folders go")
     submissions_dir: str = key("submissions", "where submissions go")
-    run: str = key("", "a finished run's folder (predict)")
-    runs: list[str] = key([], "finished runs' folders (diagnose, ensemble)")
+    run: str = key("", "a finished run's folder (predict, diagnose)")
+    runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)")
     pairs: str = key("", "a CSV of pairs to be scored (predict)")
     submission: str = key("", "a submission to be checked (check) or scored (board)")
     data: Data = field(default_factory=Data)

@@ -127,9 +127,19 @@ def load(words: list[str]) -> Config:
     resolved.trial = "always" if is_trial else "never"
     if is_trial:
         resolved.data.dir = os.path.relpath(SAMPLE)
-    own = preset or re.sub(r"[^\w.-]+", "-", Path(resolved.encoder.path).resolve().name).strip("-.")
-    resolved.name = resolved.name or (f"trial-{own}" if is_trial else own)
+    resolved.name = resolved.name or own_name(resolved)
     return resolved
+
+
+def own_name(config: Config) -> str:
+    """The name of what a command makes: the runs' that it looks at, the preset's, the encoder's."""
+    if runs := [path for path in [config.run, *config.runs] if path]:
+        names = [Path(path).name for path in runs]  # NAME-IDENTITY
+        own = "-and-".join(dict.fromkeys(name.rpartition("-")[0] or name for name in names))
+        return re.sub(r"[^\w.-]+", "-", own).strip("-.")[:80]
+    own = config.preset or Path(config.encoder.path).resolve().name
+    own = re.sub(r"[^\w.-]+", "-", own).strip("-.")
+    return f"trial-{own}" if config.trial == "always" else own
 
 
 def wants_trial(asked: dict[str, Any]) -> bool:

@@ -55,11 +55,16 @@ def regression(labels: np.ndarray, predictions: np.ndarray) -> dict:
     }
 
 
+def in_range(labels: np.ndarray, low: float, high: float) -> np.ndarray:
+    """A mask (n,) of the labels in [low, high); the last of the ranges holds its upper end too."""
+    return (labels >= low) & ((labels < high) | (high == RANGES[-1][1]))
+
+
 def by_range(labels: np.ndarray, predictions: np.ndarray) -> list[dict]:
     """Count, mean |prediction − label| and signed bias in each label range."""
     rows = []
     for low, high in RANGES:
-        inside = (labels >= low) & ((labels < high) | (high == RANGES[-1][1]))
+        inside = in_range(labels, low, high)
         errors = predictions[inside] - labels[inside]
         some = len(errors) > 0
         rows.append({"low": low, "high": high, "n": len(errors),

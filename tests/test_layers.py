@@ -247,3 +247,14 @@ def test_encoder_of_base_takes_no_preset(configs):
     base(configs, "encoder:\n  path: a/b\n")
     config = load(["data.dir=x"])
     assert (config.preset, config.encoder.path) == ("", "a/b")
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (["run=runs/sts/mine-0123456789"], "mine"),
+    (["runs=[runs/sts/mine-0123456789,b/its-own-abcdef0123]"], "mine-and-its-own"),
+    (["runs=[a/mine-0123456789,b/mine-abcdef0123]"], "mine"),
+    (["run=runs/sts/mine-0123456789", "name=other"], "other"),
+    (["run=odd name"], "odd-name")])
+def test_name_of_what_looks_at_runs(configs, words, name):
+    """Named after the runs, without their identities, unless a name is given."""
+    assert load(["stage=diagnose", *words]).name == name

@@ -10,6 +10,7 @@ STAGES = {
     "ensemble": "blends finished sts runs; writes the submission (runs=[DIR,DIR,...])",
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
     "board": "lists runs and submissions, records leaderboard scores, says which to submit",
+    "diagnose": "a report of where and why a run is wrong (run=DIR, or runs=[A,B] side by side)",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
