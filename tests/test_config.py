@@ -104,21 +104,23 @@ def test_presets_are_the_files():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset(name, tmp_path, monkeypatch):
-    """It loads, sets keys of the encoder and the stages alone, and says why of every key."""
+    """It loads, sets the chain and keys of the encoder and stages alone, says why of every key."""
     monkeypatch.chdir(tmp_path)
     path = CONFIGS / "presets" / f"{name}.yaml"
     layer = read_layer(path)
     assert layer
-    assert {key.partition(".")[0] for key in layer} <= {"encoder", "simcse", "nli", "sts"}
+    assert {key.partition(".")[0] for key in layer} <= {"encoder", "chain", "simcse", "nli",
+                                                           "sts"}
     config = load([f"preset={name}", "data.dir=data"])
     assert (config.preset, config.name, config.trial) == (name, name, "never")
     for key, value in layer.items():
         part, _, leaf = key.partition(".")
-        assert getattr(getattr(config, part), leaf) == value, key
+        found = getattr(config, part)
+        assert (getattr(found, leaf) if leaf else found) == value, key
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     assert first.startswith("# ")
     for line in lines:
-        assert re.fullmatch(r"\w+:|  \w+: .+  # \S.+", line), line
+        assert re.fullmatch(r"\w+:|(  )?\w+: .+  # \S.+", line), line
 
 
 @pytest.mark.parametrize(("value", "text"), [
