@@ -36,6 +36,11 @@ def own_of(items: Iterable[T]) -> Iterator[T]:
     return (item for place, item in enumerate(items) if place % world() == rank())
 
 
+def is_idle(count: int) -> bool:
+    """Whether the last round of `count` pieces of work leaves this process without one."""
+    return 0 < count % world() <= rank()
+
+
 class Gather(torch.autograd.Function):
     """(m, …) of each process to (world, m, …); the gradient is that of the process's own part.
 

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
 from pipeline.config import Config
@@ -67,7 +67,7 @@ def complete(config: Config) -> Run:
     start = start_of(config, "sts")
 
     def work(run: Run, accelerator: Accelerator) -> State:
-        scorer = PairScorer(start.load(), settings.head).to(accelerator.device)
+        scorer = PairScorer(start.load(), settings.head)
         device = accelerator.device
         train_pairs, dev_pairs = scorer.pairs(competition.train), scorer.pairs(competition.dev)
         train_labels = competition.train["label"].to_numpy()
@@ -104,6 +104,7 @@ def complete(config: Config) -> Run:
             fit_scale(scorer, scores(scorer.pairs(frame)), frame["label"].to_numpy())
         dev = to_labels(scorer, scores(dev_pairs))
         test = to_labels(scorer, scores(scorer.pairs(competition.test)))
+        sharding.gather(scorer)
         if processes.rank() > 0:
             return state
         with written_aside(run.model) as aside:
