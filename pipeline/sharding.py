@@ -18,14 +18,14 @@ from pipeline import processes
 from pipeline.errors import UserError
 
 ASKED = "ACCELERATE_USE_FSDP"
-# Of accelerate's configuration: what it may say, unset first. Reading "auto wrap" as
-# "transformer based" is what its other value, none, would waste memory for.
+# What of accelerate's configuration decides more than this module does: what it may say, and what
+# accelerate takes an unset one for.
 ALLOWED = {
-    "FSDP_VERSION": ("1", "2"),
-    "FSDP_OFFLOAD_PARAMS": ("false",),
-    "FSDP_ACTIVATION_CHECKPOINTING": ("false",),
-    "FSDP_AUTO_WRAP_POLICY": ("no_wrap", "transformer_based_wrap"),
-    "FSDP_IGNORED_MODULES": ("",),
+    "FSDP_VERSION": ({"2"}, "1"),
+    "FSDP_OFFLOAD_PARAMS": ({"false"}, "false"),
+    "FSDP_ACTIVATION_CHECKPOINTING": ({"false"}, "false"),
+    "FSDP_AUTO_WRAP_POLICY": ({"transformer_based_wrap", "no_wrap"}, "no_wrap"),
+    "FSDP_IGNORED_MODULES": ({"none"}, "none"),
 }
 
 
@@ -33,11 +33,11 @@ def wanted() -> bool:
     """Whether accelerate's configuration asks for FSDP; refuses what of it is not supported."""
     if os.environ.get(ASKED, "false").lower() != "true":
         return False
-    for name, allowed in ALLOWED.items():
-        value = os.environ.get(name, allowed[0]).lower()
-        if value not in allowed or (name, value) == ("FSDP_VERSION", "1"):
-            raise UserError(f"accelerate's configuration, {name.lower()}: expected "
-                            f"{allowed[-1] or 'none'}, got {value}")
+    for name, (allowed, unset) in ALLOWED.items():
+        value = os.environ.get(name, unset).lower()
+        if value not in allowed:
+            raise UserError(f"accelerate's configuration: expected {name.lower()} "
+                            f"{' or '.join(sorted(allowed))}, got {value}")
     return True
 
 
