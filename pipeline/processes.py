@@ -27,8 +27,12 @@ def rank() -> int:
 
 
 def own(rows: np.ndarray) -> np.ndarray:
-    """This process's share of a batch's rows: every world-th."""
-    return rows[rank()::world()]
+    """This process's share of a batch's rows: every world-th.
+
+    Never empty: with fewer rows than processes the last row is repeated, and `gathered` drops it.
+    """
+    mine = rows[rank()::world()]
+    return mine if len(mine) else rows[-1:]
 
 
 def own_of(items: Iterable[T]) -> Iterator[T]:
