@@ -45,7 +45,8 @@ def wanted() -> bool:
 def hidden() -> Iterator[None]:
     """Keeps accelerate from FSDP of its own, which `shard` stands for.
 
-    And transformers from loading weights in the first process alone: `shard` deals them out.
+    Nor does transformers load weights in the first process alone (accelerate's efficient loading):
+    it would leave the others' empty, and all of them are read here.
     """
     asked = os.environ.pop(ASKED, None)
     try:
