@@ -199,7 +199,7 @@ def test_half_precision_trains_and_saves_fp32(done):
     ("FSDP_IGNORED_MODULES", "pooler", "fsdp_ignored_modules none, got pooler"),
 ])
 def test_what_is_not_supported_is_refused(monkeypatch, name, value, words):
-    """accelerate's configuration is obeyed or refused, never passed over."""
+    """What this module does not do ends in one line before anything begins."""
     for key, there in (SHARDED | {name: value}).items():
         monkeypatch.setenv(key, there)
     with pytest.raises(UserError, match=words):
