@@ -3,11 +3,14 @@
     python run.py stage=sts sts.fgm=0.5
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+
+from pipeline import sharding
 
 
 @contextmanager
@@ -20,8 +23,8 @@ def shifted(model: nn.Module, epsilon: float) -> Iterator[None]:
     weight = next(module for module in model.modules() if isinstance(module, nn.Embedding)).weight
     own = weight.detach().clone()
     with torch.no_grad():
-        norm = weight.grad.norm()
-        if norm > 0 and torch.isfinite(norm):
+        norm = float(sharding.plain(weight.grad.norm()))
+        if 0 < norm < math.inf:
             weight.add_(epsilon * weight.grad / norm)
     try:
         yield

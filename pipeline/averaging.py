@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from pipeline import sharding
+
 
 class Average:
     """The average of a model's trained weights over its steps, for evaluation and for keeps.
@@ -49,4 +51,4 @@ class Average:
     def load(self, values: dict[str, Tensor]) -> None:
         """Goes on from saved values."""
         for name, value in values.items():
-            self.values[name].copy_(value)
+            self.values[name].copy_(sharding.part(value, self.values[name]))

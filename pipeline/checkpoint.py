@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.averaging import Average
 from pipeline.errors import UserError
 from pipeline.files import checksums, mend, write_json, written_aside
@@ -51,31 +51,34 @@ def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
         own["cuda"] = torch.cuda.get_rng_state()
     random = {f"{rank}.{name}": tensor for rank, states in enumerate(processes.from_all(own))
               for name, tensor in states.items()}
+    weights = sharding.whole(model.state_dict())
+    moments = sharding.whole({f"{index}.{name}": torch.as_tensor(value)
+                              for index, values in optimizer.state_dict()["state"].items()
+                              for name, value in values.items()})
+    averages = sharding.whole(average.values) if average else {}
     if processes.rank() > 0:
         return
-    moments = {f"{index}.{name}": torch.as_tensor(value)
-               for index, values in optimizer.state_dict()["state"].items()
-               for name, value in values.items()}
     rest = asdict(state) | {"scaler": scaler.state_dict() if scaler else None,
                             "processes": processes.world()}
     with written_aside(folder / "newest") as aside:
         aside.mkdir()
-        save_tensors(model.state_dict(), aside / "model.safetensors")
+        save_tensors(weights, aside / "model.safetensors")
         save_tensors(moments, aside / "optimizer.safetensors")
         save_tensors(random, aside / "random.safetensors")
         if average:
-            save_tensors(average.values, aside / "average.safetensors")
+            save_tensors(averages, aside / "average.safetensors")
         (aside / "state.json").write_text(json.dumps(rest), encoding="utf-8")
         write_json(aside / "checksums.json", checksums(aside))
 
 
 def save_best(folder: Path, model: nn.Module) -> None:
-    """Writes `best/`, the weights alone; only the first process does."""
+    """Writes `best/`, the weights alone; every process calls it, the first one writes."""
+    weights = sharding.whole(model.state_dict())
     if processes.rank() > 0:
         return
     with written_aside(folder / "best") as aside:
         aside.mkdir()
-        save_tensors(model.state_dict(), aside / "model.safetensors")
+        save_tensors(weights, aside / "model.safetensors")
         write_json(aside / "checksums.json", checksums(aside))
 
 
@@ -116,12 +119,14 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     state = State(**rest)
     if state.best_step >= 0 and not verified(best):
         return State()
-    model.load_state_dict(load_file(newest / "model.safetensors"))
+    sharding.load(model, load_file(newest / "model.safetensors"))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state_dict = optimizer.state_dict()
     state_dict["state"] = {}
     for name, tensor in load_file(newest / "optimizer.safetensors").items():
         index, _, leaf = name.partition(".")
-        state_dict["state"].setdefault(int(index), {})[leaf] = tensor
+        value = sharding.part(tensor, parameters[int(index)])
+        state_dict["state"].setdefault(int(index), {})[leaf] = value
     optimizer.load_state_dict(state_dict)
     if average:
         average.load(load_file(newest / "average.safetensors"))
@@ -136,4 +141,4 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
 
 def load_best(folder: Path, model: nn.Module) -> None:
     """Loads the best evaluation's weights."""
-    model.load_state_dict(load_file(folder / "best" / "model.safetensors"))
+    sharding.load(model, load_file(folder / "best" / "model.safetensors"))

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.batching import Tokens, by_tokens, tokenise
 from pipeline.dropout import use_fast_dropout
 from pipeline.errors import UserError
@@ -228,7 +228,7 @@ def fingerprint(path: str) -> dict[str, str]:
     return {"hub": path, "commit": str(getattr(config, "_commit_hash", None))}
 
 
-def shown(batches: Iterable[np.ndarray], total: int, desc: str) -> Iterator[np.ndarray]:
+def shown(batches: list[np.ndarray], total: int, desc: str) -> Iterator[np.ndarray]:
     """This process's share of the batches, with a progress bar over rows if desc names one."""
     with tqdm(total=total, desc=desc, unit="row", disable=not desc or processes.rank() > 0) as bar:
         for rows in processes.own_of(batches):
@@ -236,7 +236,6 @@ def shown(batches: Iterable[np.ndarray], total: int, desc: str) -> Iterator[np.n
             bar.update(len(rows) * processes.world())
 
 
-@torch.inference_mode()
 def outputs(model: nn.Module, width: int, source: Tokens, device: torch.device,
             desc: str = "") -> np.ndarray:
     """What the model gives in eval mode for every row of source: (n, width) float32.
@@ -247,9 +246,14 @@ def outputs(model: nn.Module, width: int, source: Tokens, device: torch.device,
     was_training = model.training
     model.eval()
     found = np.zeros((len(source), width), np.float32)
-    for rows in shown(by_tokens(source.lengths), len(source), desc):
-        part = model(source.batch(rows).to(device)).float().cpu().numpy()
-        found[rows] = part.reshape(len(rows), width)
+    batches, is_sharded = list(by_tokens(source.lengths)), sharding.is_sharded(model)
+    # Shards cannot be gathered into inference tensors, which later training would meet again.
+    with torch.inference_mode(not is_sharded), torch.no_grad():
+        for rows in shown(batches, len(source), desc):
+            part = model(source.batch(rows).to(device)).float().cpu().numpy()
+            found[rows] = part.reshape(len(rows), width)
+        if is_sharded and processes.is_idle(len(batches)):  # the others need its shards
+            model(source.batch(batches[-1]).to(device))
     model.train(was_training)
     return processes.summed(found, device)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.batching import Tokens
 
 
@@ -21,6 +21,8 @@ def vectors(model: nn.Module, tokens: Tokens, rows: np.ndarray, piece: int,
     Several processes share the rows; each gets the vectors of all.
     """
     mine = processes.own(rows)
+    if sharding.is_sharded(model) and len(mine) * processes.world() < len(rows):
+        mine = np.append(mine, rows[-1])  # as many pieces as the others; `gathered` drops the row
     if not piece or piece >= len(mine):
         return processes.gathered(model(tokens.batch(mine).to(device)).float(), len(rows))
     parts = [checkpoint(model, tokens.batch(mine[start:start + piece]).to(device),

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from transformers import PretrainedConfig
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.errors import UserError
 
 
@@ -52,9 +52,9 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
     Under torchrun or accelerate launch it joins the processes; each has its own dropout masks, and
     only the first one speaks.
     """
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        raise UserError("accelerate's configuration: expected data-parallel training, got FSDP; a "
-                        "batch that does not fit one card: simcse.micro_batch, nli.micro_batch")
+    is_sharded = sharding.wanted()
+    if is_sharded and precision == "fp16":
+        raise UserError("precision: expected bf16 or fp32 under FSDP, got fp16")
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
@@ -62,8 +62,12 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
         torch.set_float32_matmul_precision("high")
     # accelerate keeps one state a process; stages of one chain may differ in precision.
     AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = Accelerator(mixed_precision="no" if precision == "fp32" else precision,
-                              cpu=device == "cpu")
+    with sharding.hidden():
+        accelerator = Accelerator(mixed_precision="no" if precision == "fp32" else precision,
+                                  cpu=device == "cpu")
+    if is_sharded and processes.world() == 1:
+        raise UserError("accelerate's configuration: expected several processes for FSDP, got 1 "
+                        "(--num_processes)")
     set_seed(seed + processes.rank())
     if processes.rank() > 0:
         logging.getLogger("pipeline").setLevel(logging.ERROR)

@@ -27,13 +27,22 @@ def rank() -> int:
 
 
 def own(rows: np.ndarray) -> np.ndarray:
-    """This process's share of a batch's rows: every world-th."""
-    return rows[rank()::world()]
+    """This process's share of a batch's rows: every world-th.
+
+    Never empty: with fewer rows than processes the last row is repeated, and `gathered` drops it.
+    """
+    mine = rows[rank()::world()]
+    return mine if len(mine) else rows[-1:]
 
 
 def own_of(items: Iterable[T]) -> Iterator[T]:
     """This process's share of some work."""
     return (item for place, item in enumerate(items) if place % world() == rank())
+
+
+def is_idle(count: int) -> bool:
+    """Whether the last round of `count` pieces of work leaves this process without one."""
+    return 0 < count % world() <= rank()
 
 
 class Gather(torch.autograd.Function):

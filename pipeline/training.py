@@ -20,11 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipeline import checkpoint, processes
+from pipeline import checkpoint, processes, sharding
 from pipeline.adversarial import shifted
 from pipeline.averaging import Average
 from pipeline.checkpoint import State
@@ -133,6 +134,18 @@ def depth(name: str) -> int | None:
     return int(layer[1]) + 1 if layer else None
 
 
+def prepared(model: nn.Module, recipe: Recipe,
+             accelerator: Accelerator) -> tuple[nn.Module, AcceleratedOptimizer]:
+    """The model on its device, data-parallel or in shards, and its optimizer."""
+    if not sharding.wanted():
+        model.to(accelerator.device)
+        return accelerator.prepare(model, adamw(model, recipe))
+    sharding.shard(model, accelerator.device, accelerator.mixed_precision == "bf16")
+    optimizer = accelerator.prepare(adamw(model, recipe))
+    # evaluation_mode: autocast alone, no data-parallel wrapper around what is in shards.
+    return accelerator.prepare_model(model, evaluation_mode=True), optimizer
+
+
 def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator,
           folder: Path) -> State:
     """Trains `model` in place, leaves it with the best weights and returns where it ended.
@@ -142,8 +155,8 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     """
     per_epoch = len(task.batches(0))
     total, every = recipe.steps(per_epoch), recipe.interval(per_epoch)
-    bare, optimizer = model, adamw(model, recipe)
-    model, optimizer = accelerator.prepare(model, optimizer)
+    bare = model
+    model, optimizer = prepared(model, recipe, accelerator)
     average = Average(bare, recipe.ema) if recipe.ema else None
     keeper = Keeper(folder / "checkpoints", bare, optimizer.optimizer, accelerator.scaler, average)
     state, batches = keeper.state, []
@@ -171,7 +184,8 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             if recipe.fgm:
                 with shifted(bare, recipe.fgm):
                     accelerator.backward(task.loss(model, rows))
-            norm = accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+            norm = sharding.plain(
+                accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm))
             optimizer.step()
             optimizer.zero_grad()
             state.step += 1

@@ -121,10 +121,3 @@ def test_free_memory_and_machine():
     assert found["device"] == "cpu"
     assert found["threads"] == torch.get_num_threads()
     assert found["processor"]
-
-
-def test_sharding_is_refused(monkeypatch):
-    """FSDP would save shards as if they were the model: it is refused before anything begins."""
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(UserError, match="expected data-parallel training, got FSDP"):
-        hardware.start("cpu", "fp32", 0, False)

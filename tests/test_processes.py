@@ -27,17 +27,22 @@ def launch(count: int, script: str, *words: str, cwd: Path) -> subprocess.Comple
                           timeout=240, check=False)
 
 
-@pytest.fixture
-def still_encoder(make_encoder, tmp_path) -> Path:
-    """A tiny encoder without dropout, so that one and two processes draw no different masks."""
-    folder = tmp_path / "still"
+def without_dropout(encoder: Path, folder: Path) -> Path:
+    """A copy of an encoder without dropout, so that one and two processes draw no different masks.
+    """
     folder.mkdir()
-    for file in make_encoder("bert").iterdir():
+    for file in encoder.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     config = json.loads((folder / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+@pytest.fixture
+def still_encoder(make_encoder, tmp_path) -> Path:
+    """A tiny encoder without dropout."""
+    return without_dropout(make_encoder("bert"), tmp_path / "still")
 
 
 def nli_files(folder: Path) -> Path:

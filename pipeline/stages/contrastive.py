@@ -7,7 +7,7 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.checkpoint import State
 from pipeline.config import Training
 from pipeline.data import Competition
@@ -56,6 +56,7 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                 best_by="spearman", measure=measure, measure_every=geometry_every)
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
     scores, after = cosines(), measure(encoder)
+    sharding.gather(encoder)
     if processes.rank() > 0:
         return state
     with written_aside(run.model) as aside:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline import augment, processes
+from pipeline import augment, processes, sharding
 from pipeline.audit import binary_threshold
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
@@ -69,6 +69,9 @@ def check_settings(settings: Sts, frame: pd.DataFrame) -> None:
     if settings.keep == "last" and settings.patience:
         raise UserError("sts.patience: expected 0 with sts.keep=last, got "
                         f"{settings.patience}: stopping early chooses by the best evaluation")
+    if settings.binary_weight and sharding.wanted():
+        raise UserError("sts.binary_weight: expected 0 with FSDP, where nothing may be computed "
+                        f"outside the model, got {settings.binary_weight:g}")
     if settings.binary_weight and "binary-label" not in frame:
         raise UserError("sts.binary_weight: expected 0 without a column binary-label in train.csv, "
                         f"got {settings.binary_weight:g}")
@@ -111,7 +114,6 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
                         PairReading(sources, settings.both_orders), settings.dropout_samples)
     if settings.binary_weight:
         scorer.link = logistic_link(binary_threshold(pairs)[0])
-    scorer.to(device)
     train_pairs, held_pairs = scorer.pairs(pairs), scorer.pairs(held)
     labels = held["label"].to_numpy()
     weights = (augment.flattening(pairs["label"].to_numpy(), settings.flatten)
@@ -141,12 +143,13 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
     with torch.no_grad():  # between the first and the trained weights (Wortsman et al. 2022)
         for name, p in scorer.named_parameters():
             if name in first:
-                p.lerp_(first[name], 1 - settings.interpolate)
+                p.lerp_(sharding.part(first[name].to(p.device), p), 1 - settings.interpolate)
     if loss_name(settings) in SCALE_FREE:
         some = np.random.default_rng(seed).permutation(len(pairs))[:SCALED_ON]
         frame = pairs.iloc[np.sort(some)]
         fit_scale(scorer, scores(scorer.pairs(frame)), frame["label"].to_numpy())
     found = {name: to_labels(scorer, scores(scorer.pairs(frame))) for name, frame in asked.items()}
+    sharding.gather(scorer)
     if processes.rank() == 0:
         with written_aside(run.model) as aside:
             scorer.save(aside)

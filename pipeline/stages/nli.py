@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline import processes
+from pipeline import processes, sharding
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
 from pipeline.config import Config
@@ -72,7 +72,7 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
              competition: Competition, pairs: pd.DataFrame) -> State:
     """Supervised SimCSE on the triplets of the pairs."""
     settings, device = config.nli, accelerator.device
-    encoder = start.load().to(device)
+    encoder = start.load()
     sentences, table = triplets(pairs)  # (n, 3)
     tokens = encoder.tokens(sentences)
     log.info("nli: %d triplets, %d of them with a contradiction", len(table),
@@ -99,7 +99,7 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
              pairs: pd.DataFrame, dev: pd.DataFrame) -> State:
     """Three-way classification; keeps the best dev accuracy's encoder."""
     settings, device = config.nli, accelerator.device
-    classifier = PairClassifier(start.load(), settings.head, len(LABELS)).to(device)
+    classifier = PairClassifier(start.load(), settings.head, len(LABELS))
     names = {"premise": "sentence_1", "hypothesis": "sentence_2"}
     train_pairs, dev_pairs = (classifier.pairs(part.rename(columns=names)) for part in (pairs, dev))
     targets = torch.from_numpy(pairs["label"].to_numpy(copy=True))
@@ -125,6 +125,7 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
             ["premise", "hypothesis"]].itertuples(index=False)])
     state = train(classifier, task, recipe(settings), accelerator, run.folder)
     accuracy = interval(np.mean, right())
+    sharding.gather(classifier)
     if processes.rank() > 0:
         return state
     with written_aside(run.model) as aside:

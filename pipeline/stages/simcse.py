@@ -52,7 +52,7 @@ def complete(config: Config) -> Run:
     def work(run: Run, accelerator: Accelerator) -> State:
         if settings.dropout == 0:
             log.warning("warning: simcse.dropout=0 makes the two views equal: nothing is learnt")
-        encoder = start.load(settings.dropout).to(accelerator.device)
+        encoder = start.load(settings.dropout)
         corpus = run.folder / "checkpoints" / f"corpus-{processes.rank()}.arrow"
         corpus.parent.mkdir(exist_ok=True)
         tokens = encoder.tokens(unlabelled(frames, extra), corpus)
