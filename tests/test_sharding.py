@@ -24,9 +24,11 @@ CASES = {
     "sts": STAGES["sts"],
     "sts-cross": ["sts.head=cross", "sts.max_steps=3", "sts.batch_size=267",  # 535 rows: 1 is left
                   "sts.learning_rate=1e-3", "sts.eval_every=3", "encoder.pooling=pooler"],
+    "sts-more": [*STAGES["sts"], "sts.ema=0.9", "sts.fgm=0.5", "sts.interpolate=0.6",
+                 "sts.layer_decay=0.8", "sts.r_drop=1"],
 }
 RESUMED = ["sts.head=cross", "sts.max_steps=6", "sts.batch_size=48", "sts.learning_rate=1e-3",
-           "sts.eval_every=2", "encoder.pooling=cls"]
+           "sts.eval_every=2", "encoder.pooling=cls", "sts.ema=0.8"]
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2",
            "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 
