@@ -25,7 +25,7 @@ from pipeline.gradcache import vectors
 from pipeline.losses import info_nce
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, read_data, start_of
-from pipeline.stages.contrastive import train_contrastive
+from pipeline.stages.contrastive import measured_besides, train_contrastive
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config) -> Run:
-    """The finished simcse run of this configuration."""
+def complete(config: Config, traced: bool = False) -> Run:
+    """The finished simcse run of this configuration; traced: with what stage=dynamics reads."""
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
     extra = [Path(name) for name in config.data.extra]
@@ -70,7 +70,8 @@ def complete(config: Config) -> Run:
                                            settings.drop_last),
             loss=loss, tokens=lambda rows: 2 * int(tokens.lengths[rows].sum()),
             texts=lambda rows: [tokens.text(row) for row in rows],
-            facts={"sentences": len(tokens)})
+            facts={"sentences": len(tokens)}, positive_above=config.data.positive_above,
+            traced=traced)
 
     data = {"sentences": mark.hexdigest(), "dev": content_hash(competition.dev)}
-    return carried_out(config, "simcse", data, start, work)
+    return carried_out(config, "simcse", data, start, work, measured_besides(config, traced))
