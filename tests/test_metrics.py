@@ -179,7 +179,7 @@ def test_mean_cosine():
 
 
 def test_effective_rank_by_hand():
-    """Two equal directions count as two; one line as one; singular values 3 and 1 by the formula."""
+    """Two equal directions count as two; one line as one; values 3 and 1 by the formula."""
     assert effective_rank(np.eye(2)) == pytest.approx(2)
     assert effective_rank(np.tile([[3.0, 4.0]], (7, 1))) == pytest.approx(1, abs=1e-6)
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))

@@ -18,6 +18,7 @@ from toy import (
     equal,
     jagged,
     scripted,
+    timeless,
     toy_batches,
     toy_loss,
     toy_model,

@@ -66,9 +66,9 @@ def sketch(module: nn.Module) -> np.ndarray:
 
 def save_sketch(module: nn.Module, folder: Path, step: int) -> None:
     """Writes trajectory/STEP.npz in the run's folder: the sketches and the layers' names."""
-    with written_aside(folder / "trajectory" / f"{step:07d}.npz") as aside:
-        with open(aside, "wb") as file:
-            np.savez(file, sketch=sketch(module), layers=np.array(list(layer_names(module))))
+    path = folder / "trajectory" / f"{step:07d}.npz"
+    with written_aside(path) as aside, open(aside, "wb") as file:
+        np.savez(file, sketch=sketch(module), layers=np.array(list(layer_names(module))))
 
 
 def read_sketches(folder: Path) -> tuple[np.ndarray, list[str], np.ndarray]:

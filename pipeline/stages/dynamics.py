@@ -60,7 +60,6 @@ def grid(config: Config) -> list[dict[str, float]]:
 def cell_config(config: Config, cell: dict[str, float]) -> Config:
     """The configuration of a cell's simcse run."""
     part = deepcopy(config)
-    part.stage = "dynamics"
     for name, value in cell.items():
         setattr(part.simcse, name, value)
     part.simcse.eval_every, part.simcse.patience = part.simcse.geometry_every, 0
