@@ -90,6 +90,11 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
     return state
 
 
+def number(value: float | None) -> float:
+    """A number of the history, where NaN is null."""
+    return float("nan") if value is None else value
+
+
 def report(stage: str, history: list[dict], batch_size: int, best_step: int,
            after: dict[str, float]) -> None:
     """Says in a few lines what the stage did to the space."""
@@ -108,8 +113,8 @@ def report(stage: str, history: list[dict], batch_size: int, best_step: int,
         return
     log.info("%s: dev Spearman %.4f -> %.4f (best, step %d)", stage, start, best, best_step)
     log.info("%s: %s", stage, ", ".join(
-        f"{name.replace('_', ' ')} {float('nan') if old is None else old:.3f} -> {after[name]:.3f}"
-        for name, old in before["geometry"].items()))
+        f"{name.replace('_', ' ')} {number(before['geometry'][name]):.3f} -> {value:.3f}"
+        for name, value in after.items()))
     if best < start:
         log.warning("warning: no evaluation was better than the encoder it began with; try a lower "
                     "%s.learning_rate or a chain without %s", stage, stage)
