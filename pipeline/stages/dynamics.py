@@ -7,14 +7,27 @@ evaluated at each measurement of the geometry and never stopped early; finished 
 a broken grid goes on where it was.
 """
 
+import json
 import logging
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
+
+import pandas as pd
 
 from pipeline.config import KEYS, Config
+from pipeline.diagnostics import answers, drawings
+from pipeline.diagnostics.trajectories import (
+    movers,
+    phases,
+    prediction,
+    read_trajectory,
+    stopping,
+)
 from pipeline.errors import UserError
+from pipeline.files import write_json, write_text
 from pipeline.layers import check_limits
-from pipeline.runs import Run
+from pipeline.runs import Run, identity
 from pipeline.stages import simcse
 
 log = logging.getLogger(__name__)
@@ -27,9 +40,51 @@ def run(config: Config) -> None:
     cells = grid(config)
     runs: list[Run] = []
     for place, cell in enumerate(cells):
-        log.info("dynamics: cell %d of %d: %s", place + 1, len(cells),
-                 ", ".join(f"{name} {value:g}" for name, value in cell.items()))
+        log.info("dynamics: cell %d of %d: %s", place + 1, len(cells), words(cell))
         runs.append(simcse.complete(cell_config(config, cell), traced=True))
+    trajectories = [read_trajectory(run.folder) for run in runs]
+    found = [phases(table) for table in trajectories]
+    rows = pd.DataFrame([
+        {"cell": place + 1, **cell, **stopping(table), "changes": len(part["agreed"]),
+         "first_change": part["agreed"][0] if part["agreed"] else float("nan")}
+        for place, (cell, table, part) in enumerate(zip(cells, trajectories, found, strict=True))])
+    moved, predicted = movers(rows, list(GRID)), prediction(trajectories)
+    sentences = [*answers.on_phases(found), *answers.on_movers(moved),
+                 *answers.on_prediction(predicted), *answers.on_stopping(rows)]
+    folder = (Path(config.runs_dir) / "dynamics"
+              / f"{config.name}-{identity({'runs': [run.identity for run in runs]})}")
+    write_json(folder / "dynamics.json", {
+        "cells": [row | {"run": str(run.folder), **part}
+                  for row, run, part in zip(rows.to_dict("records"), runs, found, strict=True)],
+        "movers": moved, "prediction": predicted.to_dict("records"), "answers": sentences})
+    write_text(folder / "table.csv", rows.to_csv(index=False))
+    write_text(folder / "trajectories.csv", pd.concat(
+        [table.assign(cell=place + 1) for place, table in enumerate(trajectories)]
+    ).set_index("cell").to_csv())
+    draw(trajectories, [words(varied(cell, rows)) for cell in cells], found, predicted, folder)
+    log.info("%s", rows.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    for sentence in sentences:
+        log.info("%s", sentence)
+    log.info("dynamics: %s", json.dumps(str(folder)))
+
+
+def draw(trajectories: list[pd.DataFrame], labels: list[str], found: list[dict],
+         predicted: pd.DataFrame, folder: Path) -> None:
+    """The four figures."""
+    drawings.draw_figure_two(trajectories, labels, folder / "figure2.png")
+    drawings.draw_trajectories(trajectories, labels, found, folder / "trajectories.png")
+    drawings.draw_prediction(predicted, folder / "prediction.png")
+    drawings.draw_layers(trajectories, labels, folder / "layers.png")
+
+
+def words(cell: dict[str, float]) -> str:
+    """A cell's settings."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in cell.items())
+
+
+def varied(cell: dict[str, float], rows: pd.DataFrame) -> dict[str, float]:
+    """Those of the cell's settings that differ over the grid."""
+    return {name: value for name, value in cell.items() if rows[name].nunique() > 1}
 
 
 def grid(config: Config) -> list[dict[str, float]]:
