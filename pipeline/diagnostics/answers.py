@@ -99,8 +99,8 @@ def on_stopping(cells: pd.DataFrame) -> list[str]:
     words = [f"Early stopping: {len(early)} of {len(cells)} cells were best before their last "
              f"step, at step {early['best_step'].median():.0f} in the middle; going on lost "
              f"{early['lost'].mean():.4f} of dev Spearman on average and {worst['lost']:.4f} at "
-             f"most (cell {worst['cell']}, step {worst['best_step']}). The best step is chosen on "
-             "dev itself, so that small losses mean nothing."]
+             f"most (cell {worst['cell']:.0f}, step {worst['best_step']:.0f}). The best step is "
+             "chosen on dev itself, so that small losses mean nothing."]
     if at_start:
         words.append(f"{at_start} cells were best at step 0: this training did not help there.")
     return words

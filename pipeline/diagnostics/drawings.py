@@ -1,4 +1,4 @@
-"""The figures of stage=dynamics."""
+"""The figures of stage=compare and stage=dynamics."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline.diagnostics.trajectories import METRICS
 from pipeline.files import written_aside
+from pipeline.metrics import RANGES
 
 
 def canvas(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
@@ -104,4 +105,24 @@ def draw_layers(trajectories: list[pd.DataFrame], labels: list[str], path: Path)
         axis.set_title(label, fontsize=8)
         axis.set_xlabel("step", fontsize=8)
     figure.colorbar(image, ax=axes, label="cosine of the weight change with the whole change")
+    save(figure, path)
+
+
+def draw_cosines(scores: dict[str, np.ndarray], labels: np.ndarray, path: Path) -> None:
+    """Histograms of the cosines (n,) in each label range, one panel an encoder."""
+    figure, axes = canvas(len(scores), 1, 9, 2.4 * len(scores) + 0.8)
+    parts = [labels >= low if high == RANGES[-1][1] else (labels >= low) & (labels < high)
+             for low, high in RANGES]
+    for axis, (name, values) in zip(axes.flat, scores.items(), strict=True):
+        bins = np.linspace(min(0.0, float(values.min())), 1, 61)
+        for (low, high), inside, colour in zip(RANGES, parts, colours(len(RANGES)), strict=True):
+            if inside.any():
+                axis.hist(values[inside].clip(bins[0], 1), bins, histtype="step", color=colour,
+                          weights=np.full(inside.sum(), 1 / inside.sum()), linewidth=1.4,
+                          label=f"{low}-{high} ({inside.sum()})")
+        axis.set_title(name, fontsize=10)
+        axis.set_ylabel("share")
+    axes[-1, 0].set_xlabel("cosine of the pair")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center",
+                  ncols=len(RANGES), title="label (pairs)", fontsize=8)
     save(figure, path)
