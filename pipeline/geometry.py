@@ -6,12 +6,11 @@ shows in one number whether the space has collapsed.
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from pipeline.batching import Tokens
 from pipeline.encoder import Encoder, embed
 from pipeline.metrics import alignment, mean_cosine, normalised, uniformity
+from pipeline.splits import components
 
 SENTENCES = 256  # measured at every call: under a tenth of ten steps of 64 x 2 sentences
 COLLAPSED = 0.9
@@ -37,7 +36,7 @@ class Geometry:
         self.right = np.array([place[row] for row in right[chosen]], int)
         self.tokens = tokens.subset(rows)
         same = labels >= positive_above
-        self.groups = duplicate_groups(len(tokens), left[same], right[same])[rows]  # (n,)
+        self.groups = components(len(tokens), left[same], right[same])[rows]  # (n,)
 
     def vectors(self, encoder: Encoder, device: torch.device) -> np.ndarray:
         """The sample's unit vectors (n, d), float32."""
@@ -51,12 +50,6 @@ class Geometry:
     def measure(self, encoder: Encoder, device: torch.device) -> dict[str, float]:
         """What the encoder makes of the sample, in numbers."""
         return self.numbers(self.vectors(encoder, device))
-
-
-def duplicate_groups(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """A group number for each of n sentences: those that these pairs join, even over others."""
-    edges = coo_matrix((np.ones(len(left)), (left, right)), shape=(n, n))
-    return connected_components(edges, directed=False)[1]
 
 
 def collapse_warning(cosine: float) -> str:

@@ -103,8 +103,9 @@ def report(stage: str, history: list[dict], batch_size: int, best_step: int,
     log.info("%s: %d steps, %.1f rows and %.0f real tokens a second", stage, len(steps),
              batch_size * len(steps) / seconds, sum(line["tokens"] for line in steps) / seconds)
     measuring = sum(line.get("geometry_seconds", 0) for line in history)
-    log.info("%s: measuring the geometry took %.1f s, %.1f%% of the steps' time", stage, measuring,
-             100 * measuring / seconds)
+    log.info("%s: measuring the geometry took %.1f s, %.1f%% of the steps' time%s", stage,
+             measuring, 100 * measuring / seconds,
+             f"; a higher {stage}.geometry_every costs less" if measuring > seconds / 10 else "")
     start, best = (next((line["eval"]["spearman"] for line in history
                          if "eval" in line and line["step"] == step), None)
                    for step in (0, best_step))
