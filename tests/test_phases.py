@@ -44,10 +44,10 @@ SMOOTH = {
 
 @pytest.mark.parametrize("kind", SMOOTH)
 def test_few_false_alarms(kind):
-    """At most three of 25 series without phases are said to have some; of smooth ones none."""
+    """At most two of 15 series without phases are said to have some; of smooth ones none."""
     random = np.random.default_rng(3)
-    alarms = sum(bool(change_points(SMOOTH[kind](random))) for _ in range(25))
-    assert alarms <= (0 if kind in ("steep", "exact", "quadratic") else 3)
+    alarms = sum(bool(change_points(SMOOTH[kind](random))) for _ in range(15))
+    assert alarms <= (0 if kind in ("steep", "exact", "quadratic") else 2)
 
 
 STEPPED = {
@@ -64,14 +64,14 @@ STEPPED = {
 
 @pytest.mark.parametrize("kind", STEPPED)
 def test_known_change_points(kind):
-    """In four of five series every change point is found within 5% of the length."""
+    """In five of six series every change point is found within 5% of the length."""
     places, make = STEPPED[kind]
     random, right = np.random.default_rng(4), 0
-    for _ in range(20):
+    for _ in range(12):
         found = np.array(change_points(make(random)))
         right += (len(found) == len(places)
                   and all(abs(found - place * N).min() <= 0.05 * N + 0.5 for place in places))
-    assert right >= 16
+    assert right >= 10
 
 
 def test_scale_and_shift_do_not_count():
@@ -111,3 +111,11 @@ def test_agreed():
     assert agreed({"a": [10, 50], "b": [11, 50]}, 60) == [10, 50]
     assert agreed({"a": [10, 50], "b": [11, 50]}, 60, least=3) == []
     assert agreed({}, 60) == []
+
+
+def test_counted_measures():
+    """A flip by one unit is no phase, though nothing moves between flips; many units are one."""
+    y = np.where((T > 0.2) & (T < 0.5), 1.0, 0.86)
+    assert change_points(y) == []
+    y = np.round(12 * (T >= 0.5) + white(np.random.default_rng(0)))
+    assert change_points(y) == [30]

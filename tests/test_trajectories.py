@@ -35,9 +35,9 @@ def stepped(steps: int, at: int, height: float = 30.0) -> np.ndarray:
 
 
 def test_phases():
-    """Change points are steps, not places; two metrics that change together agree."""
+    """Change points are steps, not places; two kinds of metrics that change together agree."""
     table = trajectory(61, alignment=stepped(61, 30), uniformity=-stepped(61, 31),
-                       effective_rank=stepped(61, 12),
+                       effective_rank=stepped(61, 12), mean_cosine=-stepped(61, 12),
                        adjusted_rand=np.full(61, np.nan))
     found = phases(table)
     assert found["points"]["alignment"] == [60]

@@ -41,7 +41,8 @@ def on_phases(found: list[dict]) -> list[str]:
     shared = [(place + 1, step) for place, cell in enumerate(found) for step in cell["agreed"]]
     where = ", ".join(f"step {step} (cell {place})" for place, step in shared)
     number = len({place for place, _ in shared})
-    words.append(f"Two metrics or more change together in {number} of {len(found)} cells"
+    words.append("Two kinds of metrics (alignment, spread, clusters, weights, dev Spearman) "
+                 f"change together in {number} of {len(found)} cells"
                  + (f": {where}." if shared else ": this training has no phases that could be "
                                                  "told from a smooth course."))
     return words

@@ -16,7 +16,6 @@ WINDOW = 0.05  # of the length: levels are means over such windows
 PENALTY = 2.0  # of PELT, times the noise's variance times log n
 RATIO = 2.0  # how much faster than on either side
 STANDS_OUT = 4.0  # in robust standard deviations of the jumps elsewhere
-FLOOR = 1e-9  # of the noise, relative to the series' spread
 
 
 def change_points(series: np.ndarray) -> list[int] | None:
@@ -37,7 +36,10 @@ def change_points(series: np.ndarray) -> list[int] | None:
     width = max(2, round(WINDOW * n))
     speed, rest = jumps(y, width), jumps(y - smooth, width)
     middle = np.nanmedian(rest)
-    scale = max(median_abs_deviation(rest, scale="normal", nan_policy="omit"), FLOOR)
+    # A measure that counts (clusters of few sentences) moves by whole units, between which it is
+    # still: half a unit is the least of its noise. For others the smallest difference is next to 0.
+    unit = float(np.diff(np.unique(y)).min())
+    scale = max(median_abs_deviation(rest, scale="normal", nan_policy="omit"), unit / 2)
     found = set()
     for place in cuts(y, smooth, width, penalty=PENALTY * scale**2 * width / 2 * np.log(n)):
         near = np.arange(max(width, place - width), min(n - width, place + width) + 1)
@@ -89,7 +91,10 @@ def around(y: np.ndarray, place: int, width: int) -> float:
 
 
 def agreed(points: dict[str, list[int]], length: int, least: int = 2) -> list[int]:
-    """Places at which at least so many of the series change together, within WINDOW · length."""
+    """Places at which at least so many kinds of series change together, within WINDOW · length.
+
+    points: every kind's change points.
+    """
     marks = sorted((place, name) for name, places in points.items() for place in places)
     found, group = [], []
     for place, name in [*marks, (10 * length, "")]:

@@ -17,6 +17,11 @@ from pipeline.metrics import interval, spearman
 GEOMETRY = ("alignment", "uniformity", "mean_cosine", "effective_rank", "adjusted_rand",
             "adjusted_mutual_information")
 METRICS = (*GEOMETRY, "change_with_end", "change_with_start", "dev_spearman")
+# Several numbers of one thing agree with each other without meaning more than one of them does.
+KINDS = {"alignment": "alignment", "uniformity": "spread", "mean_cosine": "spread",
+         "effective_rank": "spread", "adjusted_rand": "clusters",
+         "adjusted_mutual_information": "clusters", "change_with_start": "weights",
+         "dev_spearman": "dev Spearman"}
 FEWEST_CELLS = 5  # for a correlation over cells
 
 
@@ -38,15 +43,17 @@ def read_trajectory(folder: Path) -> pd.DataFrame:
 
 
 def phases(trajectory: pd.DataFrame) -> dict:
-    """The steps at which each metric's series changes phase, and those on which two agree.
+    """The steps at which each metric's series changes phase, and those on which two kinds agree.
 
     `points` has None for a series that could not be examined. The cosine with the whole change is
     left out: it is 1 at the end by construction.
     """
-    names = [name for name in METRICS if name != "change_with_end"]
-    places = {name: change_points(trajectory[name].to_numpy(float)) for name in names}
+    places = {name: change_points(trajectory[name].to_numpy(float)) for name in KINDS}
     steps = trajectory["step"].to_numpy()
-    shared = agreed({name: found or [] for name, found in places.items()}, len(steps))
+    kinds: dict[str, list[int]] = {}
+    for name, found in places.items():
+        kinds.setdefault(KINDS[name], []).extend(found or [])
+    shared = agreed(kinds, len(steps))
     return {"points": {name: None if found is None else [int(steps[place]) for place in found]
                        for name, found in places.items()},
             "agreed": [int(steps[place]) for place in shared]}
