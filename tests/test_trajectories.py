@@ -133,4 +133,8 @@ def test_movers():
     assert second == ("temperature: only 4 cells have the step of the first change point; 5 are "
                       "needed to say what moves it.")
     constant = movers(cells.assign(changes=0, first_change=np.nan), ["temperature"])
-    assert "is the same in all 6 cells" in answers.on_movers(constant)[0]
+    assert answers.on_movers(constant) == [
+        "What moves the phases: no cell has any, so there is nothing to be moved by temperature."]
+    constant = movers(cells.assign(changes=1, first_change=7), ["temperature"])
+    assert answers.on_movers(constant)[0] == (
+        "temperature: the number of change points is the same in all 6 cells.")

@@ -50,6 +50,9 @@ def on_phases(found: list[dict]) -> list[str]:
 
 def on_movers(found: list[dict]) -> list[str]:
     """What moves the phases? found: what `movers` says."""
+    if not any(row["n"] for row in found if row["what"] == "first_change"):
+        return ["What moves the phases: no cell has any, so there is nothing to be moved by "
+                + ", ".join(dict.fromkeys(plain(row["setting"]) for row in found)) + "."]
     words = []
     for row in found:
         what = {"changes": "the number of change points",

@@ -5,7 +5,8 @@ linear cost (Killick et al. 2012, from `ruptures`) cuts the series there though 
 follow the series' own smooth trend; the series moves faster there than on either side; and the
 jump stands out from what the detrended series does elsewhere. The constants were set on series
 without phases (white noise, AR(1), exponential, power-law and quadratic decays, warm-up): about
-one in fifty has a false alarm, and no kind has more than one in ten.
+one in fifty has a false alarm, and no kind has more than one in ten. A step of five standard
+deviations of the noise is found nearly always in 100 measurements, half of the time in 20.
 """
 
 import numpy as np

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline import processes
 from pipeline.config import KEYS, Config
 from pipeline.diagnostics import answers, drawings
 from pipeline.diagnostics.trajectories import (
@@ -29,6 +30,7 @@ from pipeline.files import write_json, write_text
 from pipeline.layers import check_limits
 from pipeline.runs import Run, identity
 from pipeline.stages import simcse
+from pipeline.stages.chain import read_data
 
 log = logging.getLogger(__name__)
 GRID = {"temperature": "temperatures", "dropout": "dropouts", "batch_size": "batch_sizes",
@@ -38,10 +40,13 @@ GRID = {"temperature": "temperatures", "dropout": "dropouts", "batch_size": "bat
 def run(config: Config) -> None:
     """Completes the grid's cells, then says what moved and writes it."""
     cells = grid(config)
+    check_batches(config, [cell["batch_size"] for cell in cells])
     runs: list[Run] = []
     for place, cell in enumerate(cells):
         log.info("dynamics: cell %d of %d: %s", place + 1, len(cells), words(cell))
         runs.append(simcse.complete(cell_config(config, cell), traced=True))
+    if processes.rank() > 0:
+        return
     trajectories = [read_trajectory(run.folder) for run in runs]
     found = [phases(table) for table in trajectories]
     rows = pd.DataFrame([
@@ -110,6 +115,14 @@ def grid(config: Config) -> list[dict[str, float]]:
         raise UserError("dynamics: expected two or more cells, got one: list several values in "
                         "dynamics.temperatures, dropouts, batch_sizes or learning_rates")
     return cells
+
+
+def check_batches(config: Config, sizes: list[float]) -> None:
+    """Refuses a batch that the sentences do not fill, before any cell is trained."""
+    competition = read_data(config)
+    frames = [competition.train, competition.dev, competition.test]
+    simcse.checked_sentences(frames, [Path(name) for name in config.data.extra],
+                             int(max(sizes)) if config.simcse.drop_last else 0)
 
 
 def cell_config(config: Config, cell: dict[str, float]) -> Config:

@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -40,13 +41,7 @@ def complete(config: Config, traced: bool = False) -> Run:
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
     extra = [Path(name) for name in config.data.extra]
-    mark, count = hashlib.sha256(), 0
-    for text in unlabelled(frames, extra):
-        mark.update(text.encode() + b"\n")
-        count += 1
-    if settings.drop_last and count < settings.batch_size:
-        raise UserError(f"simcse.batch_size: expected at most {count}, the number of sentences, "
-                        f"got {settings.batch_size}")
+    mark = checked_sentences(frames, extra, settings.batch_size if settings.drop_last else 0)
     start = start_of(config, "simcse")
 
     def work(run: Run, accelerator: Accelerator) -> State:
@@ -73,5 +68,17 @@ def complete(config: Config, traced: bool = False) -> Run:
             facts={"sentences": len(tokens)}, positive_above=config.data.positive_above,
             traced=traced)
 
-    data = {"sentences": mark.hexdigest(), "dev": content_hash(competition.dev)}
+    data = {"sentences": mark, "dev": content_hash(competition.dev)}
     return carried_out(config, "simcse", data, start, work, measured_besides(config, traced))
+
+
+def checked_sentences(frames: list[pd.DataFrame], extra: list[Path], batch_size: int) -> str:
+    """SHA-256 of all sentences; refuses fewer than a batch."""
+    mark, count = hashlib.sha256(), 0
+    for text in unlabelled(frames, extra):
+        mark.update(text.encode() + b"\n")
+        count += 1
+    if count < batch_size:
+        raise UserError(f"simcse.batch_size: expected at most {count}, the number of sentences, "
+                        f"got {batch_size}")
+    return mark.hexdigest()
