@@ -117,5 +117,6 @@ def test_counted_measures():
     """A flip by one unit is no phase, though nothing moves between flips; many units are one."""
     y = np.where((T > 0.2) & (T < 0.5), 1.0, 0.86)
     assert change_points(y) == []
+    assert change_points(y + 1e-16 * white(np.random.default_rng(1))) == []
     y = np.round(12 * (T >= 0.5) + white(np.random.default_rng(0)))
     assert change_points(y) == [30]

@@ -69,6 +69,7 @@ def draw_trajectories(trajectories: list[pd.DataFrame], labels: list[str], found
             axis.plot(marks, "v", color=colour, markeredgecolor="black", markersize=9)
         axis.set_title(name.replace("_", " "), fontsize=10)
         axis.set_xlabel("step")
+        axis.locator_params(axis="x", integer=True)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
                   fontsize=8, title="triangles: change points")
     save(figure, path)
@@ -86,6 +87,7 @@ def draw_prediction(found: pd.DataFrame, path: Path) -> None:
         axis.set_ylim(-1.05, 1.05)
         axis.set_title(name.replace("_", " "), fontsize=10)
         axis.set_xlabel("step")
+        axis.locator_params(axis="x", integer=True)
     figure.suptitle("rank correlation with the last dev Spearman over the cells (95% intervals)")
     save(figure, path)
 
@@ -104,7 +106,9 @@ def draw_layers(trajectories: list[pd.DataFrame], labels: list[str], path: Path)
         axis.set_yticks(np.arange(part.shape[1]), [name[4:] for name in part], fontsize=6)
         axis.set_title(label, fontsize=8)
         axis.set_xlabel("step", fontsize=8)
-    figure.colorbar(image, ax=axes, label="cosine of the weight change with the whole change")
+        axis.locator_params(axis="x", integer=True)
+    figure.colorbar(image, ax=axes, label="cosine")
+    figure.suptitle("weight change up to a step and the whole change, by layer", fontsize=10)
     save(figure, path)
 
 

@@ -39,7 +39,7 @@ def change_points(series: np.ndarray) -> list[int] | None:
     middle = np.nanmedian(rest)
     # A measure that counts (clusters of few sentences) moves by whole units, between which it is
     # still: half a unit is the least of its noise. For others the smallest difference is next to 0.
-    unit = float(np.diff(np.unique(y)).min())
+    unit = float(np.diff(np.unique(y.round(9))).min())
     scale = max(median_abs_deviation(rest, scale="normal", nan_policy="omit"), unit / 2)
     found = set()
     for place in cuts(y, smooth, width, penalty=PENALTY * scale**2 * width / 2 * np.log(n)):
