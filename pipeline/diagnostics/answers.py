@@ -32,8 +32,10 @@ def on_phases(found: list[dict]) -> list[str]:
                 "raise the number of steps or lower simcse.geometry_every."]
     changed = sum(bool(points) for points in series)
     words = [f"Phases: {changed} of {len(series)} series have a change point; up to "
-             f"{FALSE_ALARMS * len(series):.0f} would be found if none had phases. {total} series "
-             f"were recorded, {total - len(series)} of them are too short or undefined."]
+             f"{FALSE_ALARMS * len(series):.0f} would be found if none had phases."]
+    if total > len(series):
+        words.append(f"{total} series were recorded, {total - len(series)} of them are too short "
+                     "or undefined.")
     by_metric = {name: sum(bool(cell["points"].get(name)) for cell in found) for name in METRICS}
     if changed:
         words.append("By metric: " + ", ".join(f"{plain(name)} in {count} of {len(found)} cells"
