@@ -27,6 +27,9 @@ class Data:
     dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)")
     nli_dir: str = key("data/nli", "folder with files of inference pairs for nli")
     extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv")
+    positive_above: float = key(4.0, "pairs with a higher label are the positives of alignment; "
+                                     "from this label on two sentences are duplicates (dynamics)",
+                                at_least=0, at_most=5)
 
 
 @dataclass
@@ -177,6 +180,27 @@ class Ensemble:
 
 
 @dataclass
+class Compare:
+    """Encoders without fine-tuning on the same pairs."""
+
+    encoders: list[str] = key(
+        ["encoder", "klue/roberta-base:mean", "klue/roberta-large:mean",
+         "BM-K/KoSimCSE-roberta:cls", "BM-K/KoSimCSE-roberta-multitask:cls"],
+        "runs, folders or Hub ids, each with :POOLING where it is not to be as recorded (else "
+        "mean); encoder: the configured one; a Hub model that cannot be had is named and left out")
+
+
+@dataclass
+class Dynamics:
+    """A grid of simcse runs whose geometry is followed; an empty list: as simcse has it."""
+
+    temperatures: list[str] = key(["0.02", "0.05", "0.2"], "values of simcse.temperature")
+    dropouts: list[str] = key(["0.05", "0.1", "0.2"], "values of simcse.dropout")
+    batch_sizes: list[str] = key([], "values of simcse.batch_size")
+    learning_rates: list[str] = key([], "values of simcse.learning_rate")
+
+
+@dataclass
 class Board:
     """The list of runs and submissions."""
 
@@ -210,7 +234,7 @@ class Config:
     submissions_dir: str = key("submissions", "where submissions go")
     run: str = key("", "a finished run's folder (predict, diagnose)")
     runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)")
-    pairs: str = key("", "a CSV of pairs to be scored (predict)")
+    pairs: str = key("", "a CSV of pairs to be scored (predict, compare)")
     submission: str = key("", "a submission to be checked (check) or scored (board)")
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
@@ -220,6 +244,8 @@ class Config:
     fetch: Fetch = field(default_factory=Fetch)
     ablate: Ablate = field(default_factory=Ablate)
     ensemble: Ensemble = field(default_factory=Ensemble)
+    compare: Compare = field(default_factory=Compare)
+    dynamics: Dynamics = field(default_factory=Dynamics)
     board: Board = field(default_factory=Board)
 
 

@@ -10,8 +10,8 @@ import torch
 from pipeline.batching import Tokens
 from pipeline.encoder import Encoder, embed
 from pipeline.metrics import alignment, mean_cosine, normalised, uniformity
+from pipeline.splits import components
 
-POSITIVE_ABOVE = 4.0  # label from which a pair counts as positive
 SENTENCES = 256  # measured at every call: under a tenth of ten steps of 64 x 2 sentences
 COLLAPSED = 0.9
 
@@ -20,10 +20,13 @@ class Geometry:
     """Measures the same sentences at every call: positive pairs first, then others."""
 
     def __init__(self, tokens: Tokens, left: np.ndarray, right: np.ndarray, labels: np.ndarray,
-                 seed: int) -> None:
-        """tokens: each sentence once; left, right: (n,) rows of the pairs; labels: (n,)."""
+                 seed: int, positive_above: float) -> None:
+        """tokens: each sentence once; left, right: (n,) rows of the pairs; labels: (n,).
+
+        Pairs with a label above positive_above are the positives of alignment.
+        """
         random = np.random.default_rng(seed)
-        positive = np.flatnonzero(labels > POSITIVE_ABOVE)
+        positive = np.flatnonzero(labels > positive_above)
         chosen = random.permutation(positive)[:SENTENCES // 4]
         used = np.unique(np.concatenate([left[chosen], right[chosen]]))
         others = np.setdiff1d(np.arange(len(tokens)), used)
@@ -32,12 +35,21 @@ class Geometry:
         self.left = np.array([place[row] for row in left[chosen]], int)
         self.right = np.array([place[row] for row in right[chosen]], int)
         self.tokens = tokens.subset(rows)
+        same = labels >= positive_above
+        self.groups = components(len(tokens), left[same], right[same])[rows]  # (n,)
 
-    def measure(self, encoder: Encoder, device: torch.device) -> dict[str, float]:
+    def vectors(self, encoder: Encoder, device: torch.device) -> np.ndarray:
+        """The sample's unit vectors (n, d), float32."""
+        return normalised(embed(encoder, self.tokens, device))
+
+    def numbers(self, vectors: np.ndarray) -> dict[str, float]:
         """Alignment of the positive pairs, uniformity and mean cosine of all sentences."""
-        vectors = normalised(embed(encoder, self.tokens, device))
         return {"alignment": alignment(vectors[self.left], vectors[self.right]),
                 "uniformity": uniformity(vectors), "mean_cosine": mean_cosine(vectors)}
+
+    def measure(self, encoder: Encoder, device: torch.device) -> dict[str, float]:
+        """What the encoder makes of the sample, in numbers."""
+        return self.numbers(self.vectors(encoder, device))
 
 
 def collapse_warning(cosine: float) -> str:

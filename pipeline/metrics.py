@@ -83,19 +83,22 @@ def alignment(x: np.ndarray, y: np.ndarray, alpha: float = 2.0) -> float:
     return float((np.linalg.norm(x - y, axis=1) ** alpha).mean()) if len(x) else float("nan")
 
 
-def uniformity(x: np.ndarray, t: float = 2.0, block: int = 2048) -> float:
+def uniformity(x: np.ndarray, t: float = 2.0, block: int = 1024) -> float:
     """log E exp(−t‖x − y‖²) over distinct pairs of unit vectors (n, d) (Wang & Isola, eq. 3).
 
-    Block by block, so that memory grows with n and not with n².
+    Square block by square block, so that memory grows with n and not with n². x may be float32:
+    the products and exponentials are, their sum is float64.
     """
     n, total = len(x), 0.0
     if n < 2:
         return float("nan")
     for start in range(0, n, block):
         part = x[start:start + block]
-        squared = (2 - 2 * (part @ x[start:].T)).clip(0)  # (block, n − start)
-        upper = np.triu(np.ones(squared.shape, bool), k=1)
-        total += np.exp(-t * squared[upper], dtype=np.float64).sum()
+        for other in range(start, n, block):
+            squared = (2 - 2 * (part @ x[other:other + block].T)).clip(0)  # (block, block)
+            if other == start:
+                squared = squared[np.triu_indices(len(part), k=1)]
+            total += float(np.exp(-t * squared).sum(dtype=np.float64))
     return float(np.log(total / (n * (n - 1) / 2)))
 
 
@@ -104,3 +107,24 @@ def mean_cosine(x: np.ndarray) -> float:
     n = len(x)
     total = float(np.square(x.sum(axis=0, dtype=np.float64)).sum())
     return (total - n) / (n * (n - 1)) if n > 1 else float("nan")
+
+
+def effective_rank(x: np.ndarray, block: int = 8192) -> float:
+    """exp of the entropy of the normalised singular values of (n, d) (Roy & Vetterli 2007).
+
+    The number of directions that the vectors use: 1 when all lie on one line, at most min(n, d).
+    The singular values come from the float64 Gram matrix (d, d), added up block by block.
+    """
+    n, d = x.shape
+    if n == 0:
+        return float("nan")
+    if n <= d:
+        wide = x.astype(np.float64)
+        gram = wide @ wide.T
+    else:
+        gram = np.zeros((d, d))
+        for start in range(0, n, block):
+            part = x[start:start + block].astype(np.float64)
+            gram += part.T @ part
+    values = np.sqrt(np.linalg.eigvalsh(gram).clip(0))
+    return float(np.exp(stats.entropy(values))) if values.any() else float("nan")

@@ -17,8 +17,13 @@ def groups(frame: pd.DataFrame) -> np.ndarray:
     Swapped twins, copies and pairs with one sentence in common thus never part.
     """
     texts, left, right = sentence_table(frame)
-    edges = coo_matrix((np.ones(len(left)), (left, right)), shape=(len(texts), len(texts)))
-    return connected_components(edges, directed=False)[1][left]
+    return components(len(texts), left, right)[left]
+
+
+def components(n: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """A group number for each of n sentences: those that these pairs join, even over others."""
+    edges = coo_matrix((np.ones(len(left)), (left, right)), shape=(n, n))
+    return connected_components(edges, directed=False)[1]
 
 
 def held_out(frame: pd.DataFrame, rows: int, seed: int) -> np.ndarray:

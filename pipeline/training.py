@@ -80,7 +80,7 @@ class Task:
     texts: Callable[[np.ndarray], list[str]]  # its sentences, for messages
     evaluate: Callable[[nn.Module], dict[str, float]]
     best_by: str  # the evaluation's entry that chooses the best weights
-    measure: Callable[[nn.Module], dict[str, float]] | None = None  # geometry
+    measure: Callable[[nn.Module, int], dict[str, float]] | None = None  # geometry at a step
     measure_every: int = 10
 
 
@@ -165,7 +165,7 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     if state.step:
         log.info("resumed at step %d of %d", state.step, total)
     else:
-        found = look(task, model, evaluate=True, measure=True)
+        found = look(task, model, 0, evaluate=True, measure=True)
         steps.add_line({"step": 0} | found)
         log.info("step 0: %s", summary(found["eval"]))
     model.train()
@@ -199,7 +199,7 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             if measure_due or stopped or len(steps.waiting) >= FLUSH:
                 bar.set_postfix_str(f"loss {steps.flush():.4f}")
             with keeper.averaged() if measure_due else nullcontext():
-                found = look(task, model, is_due, measure_due)
+                found = look(task, model, state.step, is_due, measure_due)
                 if is_due:
                     is_best = keeper.judge(found["eval"][task.best_by], recipe)
                     log.info("step %d of %d: %s%s", state.step, total, summary(found["eval"]),
@@ -217,9 +217,13 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     return state
 
 
-def look(task: Task, model: nn.Module, evaluate: bool, measure: bool) -> dict:
+def look(task: Task, model: nn.Module, step: int, evaluate: bool, measure: bool) -> dict:
     """The evaluation and the geometry, each if it is due, as a part of a history line."""
-    found = {"geometry": task.measure(model)} if measure and task.measure else {}
+    found = {}
+    if measure and task.measure:
+        began = time.monotonic()
+        found = {"geometry": task.measure(model, step)}
+        found["geometry_seconds"] = round(time.monotonic() - began, 4)
     return found | ({"eval": task.evaluate(model)} if evaluate else {})
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 from pipeline.metrics import (
     alignment,
     by_range,
+    effective_rank,
     interval,
     mean_cosine,
     normalised,
@@ -175,3 +176,23 @@ def test_mean_cosine():
     assert mean_cosine(np.eye(3, dtype=np.float32)) == pytest.approx(0, abs=1e-12)
     assert mean_cosine(np.repeat(x[:1], 5, axis=0)) == pytest.approx(1, rel=1e-6)
     assert math.isnan(mean_cosine(x[:1]))
+
+
+def test_effective_rank_by_hand():
+    """Two equal directions count as two; one line as one; values 3 and 1 by the formula."""
+    assert effective_rank(np.eye(2)) == pytest.approx(2)
+    assert effective_rank(np.tile([[3.0, 4.0]], (7, 1))) == pytest.approx(1, abs=1e-6)
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_rank(np.diag([3.0, 1.0])) == pytest.approx(math.exp(entropy))
+    assert math.isnan(effective_rank(np.zeros((3, 2))))
+    assert math.isnan(effective_rank(np.zeros((0, 2))))
+
+
+@pytest.mark.parametrize(("shape", "block"), [((61, 8), 7), ((5, 8), 7), ((61, 8), 8192)])
+def test_effective_rank_against_singular_values(shape, block):
+    """numpy's singular values in float64, for more rows than columns and for fewer."""
+    x = unit_rows(*shape)
+    values = np.linalg.svd(x.astype(np.float64), compute_uv=False)
+    share = values / values.sum()
+    expected = math.exp(-(share * np.log(share)).sum())
+    assert effective_rank(x, block=block) == pytest.approx(expected, rel=1e-9)

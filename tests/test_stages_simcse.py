@@ -108,6 +108,22 @@ def test_no_pair_above_4(command, competition, make_encoder, tmp_path):
     assert geometry["uniformity"] < 0
 
 
+def test_threshold_of_positives(command, competition, make_encoder, tmp_path):
+    """Another threshold measures another alignment in a run of its own, with the same weights."""
+    words = small(make_encoder(), "simcse.max_steps=2")
+    done(command, "stage=simcse", *words)
+    first = only(tmp_path / "runs/simcse")
+    done(command, "stage=simcse", *words, "data.positive_above=2.5")
+    other = next(path for path in (tmp_path / "runs/simcse").glob("*-*") if path != first)
+    one, two = (read_json(path / "metrics.json")["before"]["geometry"] for path in (first, other))
+    assert one["alignment"] != two["alignment"]
+    manifests = [read_json(path / "manifest.json") for path in (first, other)]
+    assert "measured" not in manifests[0]["shape"]
+    assert manifests[1]["shape"]["measured"] == {"positive_above": 2.5}
+    assert len({part["files"]["model/model.safetensors"] for part in manifests}) == 1
+    assert "measuring the geometry took" in (first / "log.txt").read_text(encoding="utf-8")
+
+
 def test_cls_mlp_is_trained_but_not_saved(command, competition, make_encoder, tmp_path):
     """SimCSE's head serves training only: the saved model pools by the first token."""
     done(command, "stage=simcse", *small(make_encoder(), "encoder.pooling=cls_mlp"))

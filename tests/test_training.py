@@ -18,6 +18,7 @@ from toy import (
     equal,
     jagged,
     scripted,
+    timeless,
     toy_batches,
     toy_loss,
     toy_model,
@@ -199,7 +200,7 @@ X_ZERO = torch.zeros(1, 5)
 
 def test_history(tmp_path):
     """A line a step, evaluations every eval_every and at the end, geometry at its own steps."""
-    task = toy_task(measure=lambda model: {"uniformity": -1.0}, measure_every=5)
+    task = toy_task(measure=lambda model, step: {"uniformity": -1.0 - step}, measure_every=5)
     model, _ = toy_train(tmp_path, task, max_steps=13, eval_every=4)
     lines = read_history(tmp_path / "history.jsonl")
     steps = [line for line in lines if "loss" in line]
@@ -211,9 +212,14 @@ def test_history(tmp_path):
     assert [line["tokens"] for line in steps] == [10 * size for size in sizes]
     assert set(sizes) == {BATCH, 2}
     assert [line["step"] for line in lines if "eval" in line] == [0, 4, 8, 12, 13]
-    assert [line["step"] for line in lines if "geometry" in line] == [0, 4, 5, 8, 10, 12, 13]
+    measured = [line for line in lines if "geometry" in line]
+    assert [line["step"] for line in measured] == [0, 4, 5, 8, 10, 12, 13]
+    for line in measured:
+        assert line["geometry"] == {"uniformity": -1.0 - line["step"]}
+        assert line["geometry_seconds"] >= 0
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
-    assert lines[0] == {"step": 0, "geometry": {"uniformity": -1.0}, "eval": jagged(toy_model())}
+    assert timeless(lines[:1]) == [{"step": 0, "geometry": {"uniformity": -1.0},
+                                    "eval": jagged(toy_model())}]
     assert max(line["eval"]["score"] for line in lines[1:] if "eval" in line) == jagged(
         model)["score"]
 

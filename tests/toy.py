@@ -92,7 +92,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def timeless(lines: list[dict]) -> list[dict]:
     """History lines without the seconds, which no two runs share."""
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    return [{name: value for name, value in line.items() if not name.endswith("seconds")}
+            for line in lines]
 
 
 class Crash(Exception):

@@ -9,10 +9,12 @@ STAGES = {
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
     "ensemble": "blends finished sts runs; writes the submission (runs=[DIR,DIR,...])",
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
-    "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "diagnose": "a report of where and why a run is wrong (run=DIR, or runs=[A,B] side by side)",
+    "compare": "encoders without fine-tuning on the same pairs: scores, geometry, probes",
+    "dynamics": "follows the geometry over a grid of simcse runs; phases, what they are worth",
+    "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
 # those that read the competition, or the sample on trial
-ON_DATA = ("check", *TRAINING, "ablate", "ensemble")
+ON_DATA = ("check", *TRAINING, "ablate", "compare", "dynamics", "ensemble")

@@ -81,13 +81,18 @@ def recipe(settings: Training) -> Recipe:
 
 
 def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
-                work: Callable[[Run, Accelerator], State]) -> Run:
-    """The finished run of this stage: reused when everything that shapes it is the same."""
+                work: Callable[[Run, Accelerator], State],
+                measured: dict[str, Any] | None = None) -> Run:
+    """The finished run of this stage: reused when everything that shapes it is the same.
+
+    measured: what is measured besides and thus differs in the run's files, though not in its
+    model; left out of the identity when it is as always.
+    """
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
              "seed": config.seed, "precision": precision, "data": data, "start": start.origin,
-             "trial": config.trial == "always"}
+             "trial": config.trial == "always"} | ({"measured": measured} if measured else {})
     # The accelerator comes first: under torchrun it brings the processes together.
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
     is_first = processes.rank() == 0

@@ -9,14 +9,16 @@ from torch import Tensor, nn
 
 from pipeline import processes, sharding
 from pipeline.checkpoint import State
-from pipeline.config import Training
+from pipeline.config import Config, Data, Training
 from pipeline.data import Competition
+from pipeline.diagnostics.clusters import agreement
+from pipeline.diagnostics.sketches import save_sketch
 from pipeline.encoder import Encoder
 from pipeline.files import write_json, written_aside
 from pipeline.geometry import Geometry, collapse_warning
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.history import read_history
-from pipeline.metrics import interval, pearson, spearman
+from pipeline.metrics import effective_rank, interval, pearson, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import recipe
 from pipeline.training import Task, train
@@ -24,20 +26,30 @@ from pipeline.training import Task, train
 log = logging.getLogger(__name__)
 
 
+def measured_besides(config: Config, traced: bool = False) -> dict[str, object]:
+    """What is measured otherwise than always, as a part of the run's identity."""
+    above = config.data.positive_above
+    return (({"positive_above": above} if above != Data().positive_above else {})
+            | ({"traced": True} if traced else {}))
+
+
 def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                       competition: Competition, settings: Training, geometry_every: int, seed: int,
                       batches: Callable[[int], list[np.ndarray]],
                       loss: Callable[[nn.Module, np.ndarray], Tensor],
                       tokens: Callable[[np.ndarray], int],
-                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int]) -> State:
+                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int],
+                      positive_above: float, traced: bool = False) -> State:
     """Trains the encoder by `loss`, keeps the best dev Spearman, writes model/ and metrics.json.
 
-    facts are sizes that metrics.json records too.
+    facts are sizes that metrics.json records too. traced: every measurement also has effective
+    rank and clusters, and leaves a sketch of the weights in trajectory/. No random number of
+    training's is drawn for it.
     """
     device, scorer = accelerator.device, PairScorer(encoder, "bi")
     dev = scorer.pairs(competition.dev)
     labels = competition.dev["label"].to_numpy()
-    geometry = Geometry(dev.tokens, dev.left, dev.right, labels, seed)
+    geometry = Geometry(dev.tokens, dev.left, dev.right, labels, seed, positive_above)
 
     def cosines() -> np.ndarray:
         with accelerator.autocast():
@@ -48,14 +60,22 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
         return {"spearman": float(spearman(scores, labels)),
                 "pearson": float(pearson(scores, labels))}
 
-    def measure(model: nn.Module) -> dict[str, float]:
+    def measure(model: nn.Module, step: int) -> dict[str, float]:
         with accelerator.autocast():
-            return geometry.measure(encoder, device)
+            vectors = geometry.vectors(encoder, device)
+        found = geometry.numbers(vectors)
+        if traced:
+            if processes.rank() == 0:
+                save_sketch(encoder.backbone, run.folder, step)
+            found |= {"effective_rank": effective_rank(vectors),
+                      **agreement(vectors, geometry.groups, seed)}
+        return found
 
     task = Task(batches=batches, loss=loss, tokens=tokens, texts=texts, evaluate=evaluate,
                 best_by="spearman", measure=measure, measure_every=geometry_every)
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
-    scores, after = cosines(), measure(encoder)
+    with accelerator.autocast():
+        scores, after = cosines(), geometry.measure(encoder, device)
     sharding.gather(encoder)
     if processes.rank() > 0:
         return state
@@ -71,6 +91,11 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
     return state
 
 
+def number(value: float | None) -> float:
+    """A number of the history, where NaN is null."""
+    return float("nan") if value is None else value
+
+
 def report(stage: str, history: list[dict], batch_size: int, best_step: int,
            after: dict[str, float]) -> None:
     """Says in a few lines what the stage did to the space."""
@@ -78,6 +103,10 @@ def report(stage: str, history: list[dict], batch_size: int, best_step: int,
     seconds = sum(line["seconds"] for line in steps)
     log.info("%s: %d steps, %.1f rows and %.0f real tokens a second", stage, len(steps),
              batch_size * len(steps) / seconds, sum(line["tokens"] for line in steps) / seconds)
+    measuring = sum(line.get("geometry_seconds", 0) for line in history)
+    log.info("%s: measuring the geometry took %.1f s, %.1f%% of the steps' time%s", stage,
+             measuring, 100 * measuring / seconds,
+             f"; a higher {stage}.geometry_every costs less" if measuring > seconds / 10 else "")
     start, best = (next((line["eval"]["spearman"] for line in history
                          if "eval" in line and line["step"] == step), None)
                    for step in (0, best_step))
@@ -86,8 +115,8 @@ def report(stage: str, history: list[dict], batch_size: int, best_step: int,
         return
     log.info("%s: dev Spearman %.4f -> %.4f (best, step %d)", stage, start, best, best_step)
     log.info("%s: %s", stage, ", ".join(
-        f"{name.replace('_', ' ')} {float('nan') if old is None else old:.3f} -> {after[name]:.3f}"
-        for name, old in before["geometry"].items()))
+        f"{name.replace('_', ' ')} {number(before['geometry'][name]):.3f} -> {value:.3f}"
+        for name, value in after.items()))
     if best < start:
         log.warning("warning: no evaluation was better than the encoder it began with; try a lower "
                     "%s.learning_rate or a chain without %s", stage, stage)

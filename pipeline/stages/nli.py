@@ -34,7 +34,7 @@ from pipeline.metrics import interval
 from pipeline.nli import LABELS, log_weights, read_nli, triplets
 from pipeline.runs import Run
 from pipeline.stages.chain import Start, carried_out, read_data, recipe, start_of
-from pipeline.stages.contrastive import train_contrastive
+from pipeline.stages.contrastive import measured_besides, train_contrastive
 from pipeline.training import Task, train
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ def complete(config: Config) -> Run:
     marks = {"nli_train": pairs, "nli_dev": dev}
     data = {name: hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
             for name, frame in marks.items()} | {"dev": content_hash(competition.dev)}
-    return carried_out(config, "nli", data, start, work)
+    besides = measured_besides(config) if settings.objective == "contrastive" else {}
+    return carried_out(config, "nli", data, start, work, besides)
 
 
 def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
@@ -92,7 +93,7 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
                                        drop_last=True),
         loss=loss, tokens=lambda rows: int(tokens.lengths[table[rows][table[rows] >= 0]].sum()),
         texts=lambda rows: [tokens.text(row) for row in table[rows].ravel() if row >= 0],
-        facts={"triplets": len(table)})
+        facts={"triplets": len(table)}, positive_above=config.data.positive_above)
 
 
 def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,

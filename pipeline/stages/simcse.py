@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from pipeline.gradcache import vectors
 from pipeline.losses import info_nce
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, read_data, start_of
-from pipeline.stages.contrastive import train_contrastive
+from pipeline.stages.contrastive import measured_besides, train_contrastive
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +36,12 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config) -> Run:
-    """The finished simcse run of this configuration."""
+def complete(config: Config, traced: bool = False) -> Run:
+    """The finished simcse run of this configuration; traced: with what stage=dynamics reads."""
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
     extra = [Path(name) for name in config.data.extra]
-    mark, count = hashlib.sha256(), 0
-    for text in unlabelled(frames, extra):
-        mark.update(text.encode() + b"\n")
-        count += 1
-    if settings.drop_last and count < settings.batch_size:
-        raise UserError(f"simcse.batch_size: expected at most {count}, the number of sentences, "
-                        f"got {settings.batch_size}")
+    mark = checked_sentences(frames, extra, settings.batch_size if settings.drop_last else 0)
     start = start_of(config, "simcse")
 
     def work(run: Run, accelerator: Accelerator) -> State:
@@ -70,7 +65,20 @@ def complete(config: Config) -> Run:
                                            settings.drop_last),
             loss=loss, tokens=lambda rows: 2 * int(tokens.lengths[rows].sum()),
             texts=lambda rows: [tokens.text(row) for row in rows],
-            facts={"sentences": len(tokens)})
+            facts={"sentences": len(tokens)}, positive_above=config.data.positive_above,
+            traced=traced)
 
-    data = {"sentences": mark.hexdigest(), "dev": content_hash(competition.dev)}
-    return carried_out(config, "simcse", data, start, work)
+    data = {"sentences": mark, "dev": content_hash(competition.dev)}
+    return carried_out(config, "simcse", data, start, work, measured_besides(config, traced))
+
+
+def checked_sentences(frames: list[pd.DataFrame], extra: list[Path], batch_size: int) -> str:
+    """SHA-256 of all sentences; refuses fewer than a batch."""
+    mark, count = hashlib.sha256(), 0
+    for text in unlabelled(frames, extra):
+        mark.update(text.encode() + b"\n")
+        count += 1
+    if count < batch_size:
+        raise UserError(f"simcse.batch_size: expected at most {count}, the number of sentences, "
+                        f"got {batch_size}")
+    return mark.hexdigest()
