@@ -19,7 +19,7 @@ from pipeline.history import read_history
 from pipeline.metrics import interval, pearson, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import recipe
-from pipeline.training import Task, train
+from pipeline.training import Task, Watch, train
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                       batches: Callable[[int], list[np.ndarray]],
                       loss: Callable[[nn.Module, np.ndarray], Tensor],
                       tokens: Callable[[np.ndarray], int],
-                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int]) -> State:
+                      texts: Callable[[np.ndarray], list[str]], facts: dict[str, int],
+                      watch: Watch | None = None) -> State:
     """Trains the encoder by `loss`, keeps the best dev Spearman, writes model/ and metrics.json.
 
     facts are sizes that metrics.json records too.
@@ -53,7 +54,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
             return geometry.measure(encoder, device)
 
     task = Task(batches=batches, loss=loss, tokens=tokens, texts=texts, evaluate=evaluate,
-                best_by="spearman", measure=measure, measure_every=geometry_every)
+                best_by="spearman", measure=measure, measure_every=geometry_every,
+                watch=watch)
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
     scores, after = cosines(), measure(encoder)
     if processes.rank() > 0:

@@ -26,6 +26,7 @@ from pipeline.losses import info_nce
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, read_data, start_of
 from pipeline.stages.contrastive import train_contrastive
+from pipeline.training import Watch
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config) -> Run:
+def complete(config: Config, watch: Watch | None = None) -> Run:
     """The finished simcse run of this configuration."""
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
@@ -70,7 +71,7 @@ def complete(config: Config) -> Run:
                                            settings.drop_last),
             loss=loss, tokens=lambda rows: 2 * int(tokens.lengths[rows].sum()),
             texts=lambda rows: [tokens.text(row) for row in rows],
-            facts={"sentences": len(tokens)})
+            facts={"sentences": len(tokens)}, watch=watch)
 
     data = {"sentences": mark.hexdigest(), "dev": content_hash(competition.dev)}
     return carried_out(config, "simcse", data, start, work)

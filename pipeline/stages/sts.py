@@ -9,7 +9,6 @@ Labels are 0–1 inside and 0–5 outside. The best weights are those with the h
 
 import json
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from pipeline import processes
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
-from pipeline.config import Config
+from pipeline.config import Config, recorded
 from pipeline.data import HIGHEST, Competition, content_hash, read_competition
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text, written_aside
@@ -31,7 +30,7 @@ from pipeline.metrics import by_range, pearson, regression, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, read_data, recipe, start_of
 from pipeline.submission import write_submission
-from pipeline.training import Task, train
+from pipeline.training import Task, Watch, train
 
 log = logging.getLogger(__name__)
 SCALED_ON = 2048  # training pairs that a scale-free loss's level is fitted on
@@ -49,12 +48,12 @@ def run(config: Config) -> None:
     path = Path(config.submissions_dir) / f"{finished.folder.name}.csv"
     write_submission(path, test["id"].tolist(), test["prediction"].to_numpy(), competition.order, {
         "runs": [str(finished.folder)], "identity": finished.identity, "chain": config.chain,
-        "trial": config.trial == "always", "dev": metrics["dev"], "config": asdict(config)})
+        "trial": config.trial == "always", "dev": metrics["dev"], "config": recorded(config)})
     report(metrics)
     log.info("submission: %s (%d rows)", path, len(test))
 
 
-def complete(config: Config) -> Run:
+def complete(config: Config, watch: Watch | None = None) -> Run:
     """The finished sts run of this configuration."""
     competition = read_data(config)
     settings = config.sts
@@ -91,7 +90,7 @@ def complete(config: Config) -> Run:
         task = Task(
             batches=lambda epoch: shuffled(len(train_pairs), settings.batch_size, config.seed,
                                            epoch, drop_last=False),
-            loss=loss, evaluate=evaluate,
+            loss=loss, evaluate=evaluate, watch=watch,
             best_by="spearman" if settings.head == "bi" else "pearson",
             tokens=lambda rows: int(train_pairs.lengths[rows].sum()),
             texts=lambda rows: ["\t".join(pair) for pair in competition.train.iloc[rows][
