@@ -152,9 +152,10 @@ class Tune:
                       choices=["none", "median", "hyperband"])
     startup: int = key(8, "trials drawn at random, none of them pruned by the median, before the "
                           "search learns from them", at_least=1)
-    finalists: int = key(3, "the best configurations, which are trained with more seeds; 0: none "
-                            "are, the best single run is taken", at_least=0)
-    finalist_seeds: list[str] = key(["43", "44"], "those seeds, beside seed itself")
+    finalists: int = key(3, "so many of the best configurations, and the untuned one, are trained "
+                            "with more seeds; the best mean wins", at_least=2)
+    finalist_seeds: list[str] = key(["43", "44"], "those seeds, beside seed itself; []: none, the "
+                                                  "best single run wins")
 
 
 @dataclass

@@ -8,8 +8,10 @@ STAGES = {
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
+    "tune": "searches a stage's settings: trials, workers, pruning (tune.space, tune.trials)",
     "board": "lists runs and submissions with dev scores; records leaderboard scores",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
-ON_DATA = ("check", *TRAINING, "ablate")  # those that read the competition, or the sample on trial
+# Those that read the competition, or the sample on trial.
+ON_DATA = ("check", *TRAINING, "ablate", "tune")
