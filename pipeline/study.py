@@ -44,10 +44,9 @@ def open_study(folder: Path, name: str, url: str, pruner: BasePruner, default: d
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # a trial's end is told by its stage
     warnings.simplefilter("ignore", ExperimentalWarning)
-    storage = open_storage(folder, url)
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
-        study = optuna.create_study(storage=storage, study_name=name,
+    with FileLock(folder / ".lock"):  # two workers must not both make a database's tables
+        study = optuna.create_study(storage=open_storage(folder, url), study_name=name,
                                     direction="maximize", pruner=pruner, load_if_exists=True)
         begun = study.user_attrs.get("shape")
         if begun is None:
@@ -66,7 +65,6 @@ def open_storage(folder: Path, url: str) -> BaseStorage:
     """A journal file in the folder, or the database of the URL."""
     if not url:
         # The default lock, a link with a relative target, is never taken from a killed worker.
-        folder.mkdir(parents=True, exist_ok=True)
         path = str(folder / "journal.log")
         return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
     try:
