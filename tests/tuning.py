@@ -1,6 +1,7 @@
 """What the tests of studies share: a toy in the place of the training, a small study.
 
 A toy's score is a function of its settings, so that a trial takes milliseconds.
+PYTEST_DONT_REWRITE: nothing is asserted here.
 """
 
 import os
