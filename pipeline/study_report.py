@@ -58,7 +58,7 @@ def draw(study: Study, folder: Path, score: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
     from optuna.visualization import matplotlib as plots
 
     def save(name: str, plot: Callable[[], Any], width: float) -> None:
@@ -66,23 +66,26 @@ def draw(study: Study, folder: Path, score: str) -> None:
             axes = np.ravel(plot())
             figure = axes[0].figure
             figure.set_size_inches(width, 5)
-            for label in axes:
-                if label.get_ylabel() == "Objective Value":
-                    label.set_ylabel(score)
+            for part in axes:
+                if part.get_xscale() == "log":  # narrow: labels between the powers overlap
+                    part.xaxis.set_minor_formatter(ticker.NullFormatter())
+                if part.get_xlabel() == "Trial":
+                    part.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
             with written_aside(folder / f"{name}.png") as aside:
                 figure.savefig(aside, format="png", dpi=120, bbox_inches="tight")
             pyplot.close(figure)
 
     keys = sorted(study.best_trial.params)
-    save("history", lambda: plots.plot_optimization_history(study), 8)
-    save("slice", lambda: plots.plot_slice(study), 3.2 * len(keys) + 1.5)
+    save("history", lambda: plots.plot_optimization_history(study, target_name=score), 8)
+    save("slice", lambda: plots.plot_slice(study, target_name=score), 3.2 * len(keys) + 1.5)
     found = importances(study)
     if not found:
         log.info("no figures of importance: they need two trials of different scores")
         return
-    save("parallel", lambda: plots.plot_parallel_coordinate(study), 2 * len(keys) + 4)
+    save("parallel", lambda: plots.plot_parallel_coordinate(study, target_name=score),
+         2 * len(keys) + 4)
     save("importance", lambda: plots.plot_param_importances(
-        study, evaluator=FanovaImportanceEvaluator(seed=0)), 8)
+        study, evaluator=FanovaImportanceEvaluator(seed=0), target_name=score), 8)
 
 
 def interval_of(trial: FrozenTrial, metric: str) -> str:

@@ -139,3 +139,35 @@ def test_real_runs(command, words, competition, tmp_path, monkeypatch, caplog):
     assert files_of(pruned) >= RUN | STS
     steps = [json.loads(line)["step"] for line in (pruned / "history.jsonl").open()]
     assert steps == [0, 1, 1, 2, 2]
+
+
+def test_simcse(command, words, tmp_path, undrawn, caplog):
+    """A stage without dev predictions: the finalists' cosines are compared."""
+    (tmp_path / "space.yaml").write_text("simcse.temperature: {low: 0.01, high: 0.2}\n")
+    done(command, *words, "tune.stage=simcse", "chain=[simcse]", "tune.trials=2",
+         "tune.finalist_seeds=[]", "simcse.max_steps=1", "tune.metric=spearman")
+    study, found = study_of(tmp_path), read_json(tmp_path / "runs/tune/s/study.json")
+    for trial in study.trials:
+        metrics = read_json(tmp_path / trial.user_attrs["run"] / "metrics.json")
+        assert trial.value == metrics["dev"]["spearman"]["value"]
+    assert [part["scores"] for part in found["finalists"]] == [
+        [value] for value in sorted((trial.value for trial in study.trials), reverse=True)]
+    first, second = (study.trials[part["trial"]] for part in found["finalists"])
+    gain = 100 * (first.user_attrs["pearson"] - second.user_attrs["pearson"])
+    line = next(line for line in found["said"] if "points of Pearson" in line)
+    assert float(line.split(": ")[1].split(" [")[0]) == pytest.approx(gain, abs=0.051)
+
+
+def test_stages_before(command, words, tmp_path, undrawn):
+    """Keys of a stage before vary its runs; models are kept of those that finalists began with."""
+    (tmp_path / "space.yaml").write_text("simcse.temperature: {low: 0.01, high: 0.2}\n")
+    done(command, *words, "chain=[simcse,sts]", "tune.trials=4", "tune.finalist_seeds=[]",
+         "simcse.max_steps=1", "sts.max_steps=1", "tune.metric=spearman")
+    study = study_of(tmp_path)
+    kept = [*best_trials(study, 2), study.trials[0]]
+    kept = {read_json(tmp_path / trial.user_attrs["run"] / "manifest.json")["shape"]["start"]["run"]
+            for trial in kept}
+    runs = {path.name.rpartition("-")[2]: (path / "model").exists()
+            for path in (tmp_path / "runs/simcse").glob("tune-s-*")}
+    assert len(runs) == 4
+    assert {mark for mark, there in runs.items() if there} == kept
