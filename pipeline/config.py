@@ -4,7 +4,8 @@
     python -m pipeline.config > configs/base.yaml    # write the commented reference anew
 """
 
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+import re
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -210,14 +211,39 @@ class Board:
 
 
 @dataclass
+class Tune:
+    """A search for a training stage's best settings."""
+
+    stage: str = key("sts", "the training stage whose dev score is raised",
+                     choices=["simcse", "nli", "sts"])
+    space: str = key("", "YAML file with the keys that vary and their ranges; empty: "
+                         "configs/spaces/STAGE.yaml")
+    trials: int = key(20, "trials of the study, over all workers and commands; the first is the "
+                          "untuned configuration", at_least=1)
+    study: str = key("", "its name; the same name goes on with it; empty: NAME-STAGE")
+    storage: str = key("", "URL of a database for the trials, such as sqlite:///tune.db; empty: a "
+                           "journal file in the study's folder")
+    metric: str = key("pearson", "the dev score", choices=["pearson", "spearman"])
+    pruner: str = key("median", "which trials are ended at an evaluation: those below the median "
+                                "of the others, or by hyperband's brackets",
+                      choices=["none", "median", "hyperband"])
+    startup: int = key(8, "trials drawn at random, none of them pruned by the median, before the "
+                          "search learns from them", at_least=1)
+    finalists: int = key(3, "so many of the best configurations, and the untuned one, are trained "
+                            "with more seeds; the best mean wins", at_least=2)
+    finalist_seeds: list[str] = key(["43", "44"], "those seeds, beside seed itself; []: none, the "
+                                                  "best single run wins")
+
+
+@dataclass
 class Config:
     """Everything; the order is the order of `python run.py help`."""
 
     stage: str = key("help", "what to do; `python run.py help` lists the stages")
     chain: list[str] = key(["simcse", "sts"], "the training stages in order, each starting from "
                                               "the one before it")
-    preset: str = key("", "a file of configs/presets; empty: roberta-large, or none where "
-                          "encoder.path is given")
+    preset: str = key("", "a file of configs/presets, or the path of any .yaml file; empty: "
+                          "roberta-large, or none where encoder.path is given")
     trial: str = key("auto", "run on data/sample; auto: when data/ holds no CSV",
                      choices=["auto", "always", "never"])
     seed: int = key(42, "of every random choice", at_least=0, at_most=2**32 - 1)
@@ -247,6 +273,7 @@ class Config:
     compare: Compare = field(default_factory=Compare)
     dynamics: Dynamics = field(default_factory=Dynamics)
     board: Board = field(default_factory=Board)
+    tune: Tune = field(default_factory=Tune)
 
 
 def keys(schema: type = Config, before: str = "") -> dict[str, tuple[Any, dict]]:
@@ -262,6 +289,18 @@ def keys(schema: type = Config, before: str = "") -> dict[str, tuple[Any, dict]]
 
 
 KEYS = keys()
+
+
+def recorded(config: Config) -> dict[str, Any]:
+    """The configuration as run folders keep it: the password of a database is not told."""
+    found = asdict(config)
+    found["tune"]["storage"] = without_password(config.tune.storage)
+    return found
+
+
+def without_password(url: str) -> str:
+    """A database's URL with its user's password, and any query, left out."""
+    return re.sub(r"(?<=://)([^/@]*?):.*@", r"\1:***@", url.partition("?")[0])
 
 
 def shown(value: Any) -> str:

@@ -1,5 +1,7 @@
 """The ends of a run that are no faults of the program, each shown as a single line."""
 
+from pathlib import Path
+
 
 class UserError(Exception):
     """Bad input (exit code 2): says the file, the row, what was expected and what was got."""
@@ -7,6 +9,18 @@ class UserError(Exception):
 
 class NotFinite(Exception):
     """A loss or gradient that is no number (exit code 1): says the step and its sentences."""
+
+    def __init__(self, words: str, folder: Path) -> None:
+        super().__init__(words)
+        self.folder = folder
+
+
+class Pruned(Exception):
+    """Ended at an evaluation by the function that watches a training (stage=tune)."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(f"pruned after step {step}")
+        self.folder = folder
 
 
 class Stopped(Exception):

@@ -79,4 +79,5 @@ class StepLog:
         """Ends the run at a step that is no number, with the sentences of its batch."""
         texts = " | ".join(text.replace("\t", " / ") for text in self.texts(rows))
         raise NotFinite(f"step {line['step']}: expected a finite {what}, got {line[what]}; lower "
-                        f"the learning rate or use precision=fp32; the batch's sentences: {texts}")
+                        f"the learning rate or use precision=fp32; the batch's sentences: {texts}",
+                        self.path.parent)

@@ -24,6 +24,18 @@ def presets() -> list[str]:
     return sorted(path.stem for path in (CONFIGS / "presets").glob("*.yaml"))
 
 
+def preset_path(preset: str) -> Path:
+    """The file of a preset: its name in configs/presets, or a path that ends in .yaml."""
+    if str(preset).endswith(".yaml"):
+        if not Path(preset).is_file():
+            raise UserError(f"preset: expected a file, got {preset!r}, which is none")
+        return Path(preset)
+    if preset not in presets():
+        raise UserError(f"preset: expected one of {', '.join(presets())}, got {preset!r}"
+                        f"{nearest(str(preset), presets())}")
+    return CONFIGS / "presets" / f"{preset}.yaml"
+
+
 def parse(word: str) -> tuple[str, Any]:
     """`key=value` of the command line as a key and a value of the key's type."""
     name, equals, text = word.partition("=")
@@ -113,13 +125,10 @@ def load(words: list[str]) -> Config:
     preset = asked.get("preset", "")
     if not preset and "encoder.path" not in asked:
         preset = "offline" if is_trial else "roberta-large"
-    if preset and preset not in presets():
-        raise UserError(f"preset: expected one of {', '.join(presets())}, got {preset!r}"
-                        f"{nearest(str(preset), presets())}")
+    path = preset_path(preset) if preset else None
     config = OmegaConf.structured(Config)
     apply(config, base, f"{CONFIGS / 'base.yaml'}: ")
-    if preset:
-        path = CONFIGS / "presets" / f"{preset}.yaml"
+    if path:
         apply(config, read_layer(path), f"{path}: ")
     apply(config, given, "")
     resolved: Config = OmegaConf.to_object(config)

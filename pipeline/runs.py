@@ -26,6 +26,7 @@ from pipeline.files import checksums, mend, write_json, write_text
 
 log = logging.getLogger(__name__)
 UNCHECKED = {"manifest.json", "log.txt"}
+RECORD = UNCHECKED | {"config.yaml", "history.jsonl", "metrics.json", "predictions"}
 
 
 def identity(shape: dict[str, Any]) -> str:
@@ -93,6 +94,23 @@ class Run:
         """Removes what an earlier attempt left, but for its log and what is to be kept."""
         for path in self.folder.iterdir() if self.folder.exists() else ():
             if path.name not in ("log.txt", *kept):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def keep_record(folder: Path, status: str) -> None:
+    """Leaves of a run its record, history, scores and predictions: its model is not needed.
+
+    A later command that wants the model trains it anew. A run that another command works on is
+    left alone.
+    """
+    manifest = read_manifest(folder)
+    if not manifest:
+        return
+    lock = FileLock(folder.parent / f".{manifest['identity']}.lock", timeout=0)
+    with suppress(Timeout), lock:
+        write_json(folder / "manifest.json", manifest | {"status": status})
+        for path in folder.iterdir():
+            if path.name not in RECORD:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -29,10 +29,11 @@ from pipeline import checkpoint, processes, sharding
 from pipeline.adversarial import shifted
 from pipeline.averaging import Average
 from pipeline.checkpoint import State
-from pipeline.errors import Stopped, UserError
+from pipeline.errors import Pruned, Stopped, UserError
 from pipeline.history import StepLog
 
 log = logging.getLogger(__name__)
+Watch = Callable[[int, dict[str, float]], bool]
 FLUSH = 10  # steps whose losses are read at once: reading one makes a GPU wait
 
 
@@ -82,6 +83,8 @@ class Task:
     best_by: str  # the evaluation's entry that chooses the best weights
     measure: Callable[[nn.Module, int], dict[str, float]] | None = None  # geometry at a step
     measure_every: int = 10
+    # Told every evaluation and its number, from 1; True ends the training there.
+    watch: Watch | None = None
 
 
 @contextmanager
@@ -151,7 +154,7 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     """Trains `model` in place, leaves it with the best weights and returns where it ended.
 
     Writes `history.jsonl` and `checkpoints/` in folder and goes on from what is there. Raises
-    NotFinite or Stopped.
+    NotFinite, Stopped or Pruned.
     """
     per_epoch = len(task.batches(0))
     total, every = recipe.steps(per_epoch), recipe.interval(per_epoch)
@@ -206,6 +209,9 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
                              " (best so far)" if is_best and recipe.keep == "best" else "")
             if found:
                 steps.add_line({"step": state.step} | found)
+            if (is_due and task.watch and task.watch(math.ceil(state.step / every), found["eval"])
+                    and state.step < total and not stopped):
+                raise Pruned(folder, state.step)
             if is_due or stopped:
                 keeper.save()
             if stopped:

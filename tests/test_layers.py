@@ -163,6 +163,20 @@ def test_faulty_preset_is_named(configs):
     assert refused("preset=mine") == f"{path}: sts.epochs: expected more than 0, got 0"
 
 
+def test_preset_by_path(configs, tmp_path):
+    """A preset may be any YAML file; the name that it gives is fit for a folder."""
+    path = tmp_path / "the best.yaml"
+    path.write_text("sts:\n  epochs: 9\nencoder:\n  path: a/b\nseed: 3\n", encoding="utf-8")
+    for word in (str(path), "the best.yaml"):
+        config = load([f"preset={word}", "data.dir=x", "sts.patience=2"])
+        assert (config.sts.epochs, config.sts.patience, config.seed) == (9.0, 2, 3)
+        assert (config.preset, config.name) == (word, "the-best")
+    assert refused("preset=none.yaml") == "preset: expected a file, got 'none.yaml', which is none"
+    path.write_text("sts:\n  epoch: 9\n", encoding="utf-8")
+    assert refused(f"preset={path}") == (f"{path}: unknown key 'sts.epoch'; did you mean "
+                                         "sts.epochs?")
+
+
 def test_numbers_of_a_file(configs):
     """YAML 1.1 reads 1e-5 as text: it is a number here all the same; a BOM does no harm."""
     base(configs, "\ufeffsts:\n  learning_rate: 1e-5\n  epochs: 2\n")

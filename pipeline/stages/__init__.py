@@ -12,9 +12,10 @@ STAGES = {
     "diagnose": "a report of where and why a run is wrong (run=DIR, or runs=[A,B] side by side)",
     "compare": "encoders without fine-tuning on the same pairs: scores, geometry, probes",
     "dynamics": "follows the geometry over a grid of simcse runs; phases, what they are worth",
+    "tune": "searches a stage's settings: trials, workers, pruning (tune.space, tune.trials)",
     "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
 # those that read the competition, or the sample on trial
-ON_DATA = ("check", *TRAINING, "ablate", "compare", "dynamics", "ensemble")
+ON_DATA = ("check", *TRAINING, "ablate", "compare", "dynamics", "ensemble", "tune")

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from pipeline import hardware, processes
 from pipeline.checkpoint import State
-from pipeline.config import Config, Training
+from pipeline.config import Config, Training, recorded
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
 from pipeline.errors import UserError
@@ -102,9 +102,9 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
             log.info("%s: reusing %s", stage, run.folder)
             return run
         if is_first:
-            if is_forced or run.manifest().get("status") == "complete":
+            if is_forced or run.manifest().get("status") not in (None, "running"):
                 run.clear(kept=() if is_forced else ("folds",))  # folds look after themselves
-            run.begin(OmegaConf.to_yaml(OmegaConf.structured(config)), config.encoder.path,
+            run.begin(OmegaConf.to_yaml(recorded(config)), config.encoder.path,
                       hardware.machine(device))
         processes.wait()
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)

@@ -21,7 +21,7 @@ from pipeline.history import read_history
 from pipeline.metrics import effective_rank, interval, pearson, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import recipe
-from pipeline.training import Task, train
+from pipeline.training import Task, Watch, train
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
                       loss: Callable[[nn.Module, np.ndarray], Tensor],
                       tokens: Callable[[np.ndarray], int],
                       texts: Callable[[np.ndarray], list[str]], facts: dict[str, int],
-                      positive_above: float, traced: bool = False) -> State:
+                      positive_above: float, traced: bool = False,
+                      watch: Watch | None = None) -> State:
     """Trains the encoder by `loss`, keeps the best dev Spearman, writes model/ and metrics.json.
 
     facts are sizes that metrics.json records too. traced: every measurement also has effective
@@ -72,7 +73,8 @@ def train_contrastive(run: Run, accelerator: Accelerator, encoder: Encoder,
         return found
 
     task = Task(batches=batches, loss=loss, tokens=tokens, texts=texts, evaluate=evaluate,
-                best_by="spearman", measure=measure, measure_every=geometry_every)
+                best_by="spearman", measure=measure, measure_every=geometry_every,
+                watch=watch)
     state = train(encoder, task, recipe(settings), accelerator, run.folder)
     with accelerator.autocast():
         scores, after = cosines(), geometry.measure(encoder, device)

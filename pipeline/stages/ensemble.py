@@ -19,7 +19,7 @@ from pipeline import hardware, processes
 from pipeline.assessment import assess
 from pipeline.blending import applied
 from pipeline.comparison import sentence
-from pipeline.config import Config
+from pipeline.config import Config, recorded
 from pipeline.data import content_hash
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.members import labelled_rows, read_members, read_predictions
@@ -70,7 +70,7 @@ def run(config: Config) -> None:
     write_submission(path, competition.test["id"].tolist(), blends["test"], competition.order, {
         "runs": [str(folder) for folder in folders], "identity": made.identity,
         "chain": ["ensemble"], "trial": is_trial, "dev": metrics["dev"],
-        "method": found["method"], "weights": weights.tolist(), "config": asdict(config)})
+        "method": found["method"], "weights": weights.tolist(), "config": recorded(config)})
     log.info("submission: %s (%d rows)", path, len(competition.test))
 
 

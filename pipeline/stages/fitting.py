@@ -34,7 +34,7 @@ from pipeline.losses import REGRESSION, SCALE_FREE, r_drop
 from pipeline.metrics import pearson, spearman
 from pipeline.runs import Run
 from pipeline.stages.chain import Start, recipe
-from pipeline.training import Task, train
+from pipeline.training import Task, Watch, train
 
 log = logging.getLogger(__name__)
 SCALED_ON = 2048  # training pairs that a scale-free loss's level is fitted on
@@ -105,7 +105,8 @@ def training_pairs(settings: Sts, frame: pd.DataFrame, seed: int) -> pd.DataFram
 
 
 def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs: pd.DataFrame,
-        held: pd.DataFrame, asked: dict[str, pd.DataFrame]) -> tuple[State, dict[str, np.ndarray]]:
+        held: pd.DataFrame, asked: dict[str, pd.DataFrame],
+        watch: Watch | None = None) -> tuple[State, dict[str, np.ndarray]]:
     """Trains on `pairs`, chooses by `held`, saves the model; predictions of every asked frame."""
     settings, device, seed = config.sts, accelerator.device, config.seed
     pairs = training_pairs(settings, pairs, seed)
@@ -131,6 +132,7 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
         batches=lambda epoch: shuffled(len(train_pairs), settings.batch_size, seed, epoch,
                                        drop_last=False, weights=weights),
         loss=objective(settings, scorer, train_pairs, pairs, device), evaluate=evaluate,
+        watch=watch,
         best_by="spearman" if settings.head == "bi" else "pearson",
         tokens=lambda rows: int(train_pairs.lengths[rows].sum()) * (2 if settings.r_drop else 1),
         texts=lambda rows: ["\t".join(pair) for pair in pairs.iloc[rows][SENTENCES].itertuples(

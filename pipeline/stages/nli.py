@@ -35,7 +35,7 @@ from pipeline.nli import LABELS, log_weights, read_nli, triplets
 from pipeline.runs import Run
 from pipeline.stages.chain import Start, carried_out, read_data, recipe, start_of
 from pipeline.stages.contrastive import measured_besides, train_contrastive
-from pipeline.training import Task, train
+from pipeline.training import Task, Watch, train
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config) -> Run:
+def complete(config: Config, watch: Watch | None = None) -> Run:
     """The finished nli run of this configuration."""
     competition, settings = read_data(config), config.nli
     pairs, dev = read_nli(Path(config.data.nli_dir))
@@ -59,8 +59,8 @@ def complete(config: Config) -> Run:
 
     def work(run: Run, accelerator: Accelerator) -> State:
         if settings.objective == "contrastive":
-            return contrast(config, run, accelerator, start, competition, pairs)
-        return classify(config, run, accelerator, start, pairs, dev)
+            return contrast(config, run, accelerator, start, competition, pairs, watch)
+        return classify(config, run, accelerator, start, pairs, dev, watch)
 
     marks = {"nli_train": pairs, "nli_dev": dev}
     data = {name: hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
@@ -70,7 +70,7 @@ def complete(config: Config) -> Run:
 
 
 def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
-             competition: Competition, pairs: pd.DataFrame) -> State:
+             competition: Competition, pairs: pd.DataFrame, watch: Watch | None) -> State:
     """Supervised SimCSE on the triplets of the pairs."""
     settings, device = config.nli, accelerator.device
     encoder = start.load()
@@ -93,11 +93,11 @@ def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,
                                        drop_last=True),
         loss=loss, tokens=lambda rows: int(tokens.lengths[table[rows][table[rows] >= 0]].sum()),
         texts=lambda rows: [tokens.text(row) for row in table[rows].ravel() if row >= 0],
-        facts={"triplets": len(table)}, positive_above=config.data.positive_above)
+        facts={"triplets": len(table)}, positive_above=config.data.positive_above, watch=watch)
 
 
 def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
-             pairs: pd.DataFrame, dev: pd.DataFrame) -> State:
+             pairs: pd.DataFrame, dev: pd.DataFrame, watch: Watch | None) -> State:
     """Three-way classification; keeps the best dev accuracy's encoder."""
     settings, device = config.nli, accelerator.device
     classifier = PairClassifier(start.load(), settings.head, len(LABELS))
@@ -121,7 +121,7 @@ def classify(config: Config, run: Run, accelerator: Accelerator, start: Start,
         batches=lambda epoch: shuffled(len(pairs), settings.batch_size, config.seed, epoch,
                                        drop_last=False),
         loss=loss, evaluate=lambda model: {"accuracy": float(right().mean())},
-        best_by="accuracy", tokens=lambda rows: int(train_pairs.lengths[rows].sum()),
+        best_by="accuracy", watch=watch, tokens=lambda rows: int(train_pairs.lengths[rows].sum()),
         texts=lambda rows: ["\t".join(pair) for pair in pairs.iloc[rows][
             ["premise", "hypothesis"]].itertuples(index=False)])
     state = train(classifier, task, recipe(settings), accelerator, run.folder)

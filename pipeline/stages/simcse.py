@@ -27,6 +27,7 @@ from pipeline.losses import info_nce
 from pipeline.runs import Run
 from pipeline.stages.chain import carried_out, read_data, start_of
 from pipeline.stages.contrastive import measured_besides, train_contrastive
+from pipeline.training import Watch
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config, traced: bool = False) -> Run:
+def complete(config: Config, traced: bool = False, watch: Watch | None = None) -> Run:
     """The finished simcse run of this configuration; traced: with what stage=dynamics reads."""
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]
@@ -66,7 +67,7 @@ def complete(config: Config, traced: bool = False) -> Run:
             loss=loss, tokens=lambda rows: 2 * int(tokens.lengths[rows].sum()),
             texts=lambda rows: [tokens.text(row) for row in rows],
             facts={"sentences": len(tokens)}, positive_above=config.data.positive_above,
-            traced=traced)
+            traced=traced, watch=watch)
 
     data = {"sentences": mark, "dev": content_hash(competition.dev)}
     return carried_out(config, "simcse", data, start, work, measured_besides(config, traced))

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from accelerate import Accelerator
 
 from pipeline import calibration, processes
 from pipeline.checkpoint import State
-from pipeline.config import Config
+from pipeline.config import Config, recorded
 from pipeline.data import Competition, content_hash, read_competition
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
@@ -31,6 +30,7 @@ from pipeline.splits import folds, groups
 from pipeline.stages.chain import Start, carried_out, read_data, start_of
 from pipeline.stages.fitting import check_settings, fit
 from pipeline.submission import write_submission
+from pipeline.training import Watch
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ def run(config: Config) -> None:
     path = Path(config.submissions_dir) / f"{finished.folder.name}.csv"
     write_submission(path, test["id"].tolist(), test["prediction"].to_numpy(), competition.order, {
         "runs": [str(finished.folder)], "identity": finished.identity, "chain": config.chain,
-        "trial": config.trial == "always", "dev": metrics["dev"], "config": asdict(config)})
+        "trial": config.trial == "always", "dev": metrics["dev"], "config": recorded(config)})
     report(metrics)
     log.info("submission: %s (%d rows)", path, len(test))
 
 
-def complete(config: Config) -> Run:
+def complete(config: Config, watch: Watch | None = None) -> Run:
     """The finished sts run of this configuration."""
     competition, settings = read_data(config), config.sts
     if settings.use_dev and not settings.folds:
@@ -77,7 +77,7 @@ def complete(config: Config) -> Run:
 
     def work(run: Run, accelerator: Accelerator) -> State:
         state, found = fit(config, run, accelerator, start, competition.train, competition.dev,
-                           {"dev": competition.dev, "test": competition.test})
+                           {"dev": competition.dev, "test": competition.test}, watch)
         if processes.rank() == 0:
             dev, recall = calibrated(config, run, competition.dev, found["dev"])
             test = recall(found["test"], competition.test)
