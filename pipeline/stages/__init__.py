@@ -11,6 +11,7 @@ STAGES = {
     "ablate": "compares chains over seeds, with significance (ablate.arms, ablate.seeds)",
     "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "diagnose": "a report of where and why a run is wrong (run=DIR, or runs=[A,B] side by side)",
+    "export": "a folder for sentence-transformers, with model card (run=DIR export.dir=DIR)",
     "help": "lists stages, presets and keys",
 }
 TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
