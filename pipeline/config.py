@@ -219,6 +219,8 @@ class Config:
                                  "older cuda cards, else fp32",
                          choices=["auto", "fp32", "bf16", "fp16"])
     deterministic: bool = key(False, "only kernels that give the same bits again (slower on cuda)")
+    tracker: str = key("none", "shows the history elsewhere too; wandb: offline unless logged in",
+                       choices=["none", "tensorboard", "wandb"])
     force: bool = key(False, "run the stage anew though a finished run could be reused")
     runs_dir: str = key("runs", "where run folders go")
     submissions_dir: str = key("submissions", "where submissions go")
