@@ -60,7 +60,7 @@ def opening(card: Card) -> str:
     reading = card.reading
     words = [f"{what}.", f"It starts from {plain(card.base_model)}; pooling {reading['pooling']}, "
              f"at most {reading['max_length']} tokens"
-             + (f", with the default prompt {reading['prefix']!r} before every sentence."
+             + (f", with the default prompt {plain(repr(reading['prefix']))} before every sentence."
                 if reading["prefix"] else ", without a prompt."),
              "It was trained on text in Unicode's NFC form."]
     if card.is_trial:

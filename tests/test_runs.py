@@ -90,7 +90,6 @@ def test_reused(workplace):
     assert not reused
     assert folder.name.startswith("bert-")
     for word in ("seed=42", "name=other", "submissions_dir=s", "deterministic=true", "run=x",
-                 "tracker=wandb",
                  "data.dir=elsewhere", "simcse.epochs=2", "encoder.path=another/path",
                  "data.extra=[x.txt]", "runs_dir=./runs"):
         again, reused = workplace(word)
