@@ -236,6 +236,20 @@ class Tune:
 
 
 @dataclass
+class Export:
+    """A finished run as a folder of sentence-transformers."""
+
+    dir: str = key("", "the new folder")
+    format: str = key("auto", "auto: cross-encoder for a cross head, else sentence-transformers, "
+                              "which of a cross head takes the encoder alone",
+                      choices=["auto", "sentence-transformers", "cross-encoder"])
+    fold: int = key(0, "of a run with folds, the fold whose model is exported, from 1",
+                    at_least=0)
+    repo: str = key("", "USER/NAME on the Hub to push the folder to; empty: not pushed")
+    private: bool = key(True, "a repository made for it is private")
+
+
+@dataclass
 class Config:
     """Everything; the order is the order of `python run.py help`."""
 
@@ -255,10 +269,12 @@ class Config:
                                  "older cuda cards, else fp32",
                          choices=["auto", "fp32", "bf16", "fp16"])
     deterministic: bool = key(False, "only kernels that give the same bits again (slower on cuda)")
+    tracker: str = key("none", "shows the history elsewhere too; wandb: offline unless logged in",
+                       choices=["none", "tensorboard", "wandb"])
     force: bool = key(False, "run the stage anew though a finished run could be reused")
     runs_dir: str = key("runs", "where run folders go")
     submissions_dir: str = key("submissions", "where submissions go")
-    run: str = key("", "a finished run's folder (predict, diagnose)")
+    run: str = key("", "a finished run's folder (predict, diagnose, export)")
     runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)")
     pairs: str = key("", "a CSV of pairs to be scored (predict, compare)")
     submission: str = key("", "a submission to be checked (check) or scored (board)")
@@ -274,6 +290,7 @@ class Config:
     dynamics: Dynamics = field(default_factory=Dynamics)
     board: Board = field(default_factory=Board)
     tune: Tune = field(default_factory=Tune)
+    export: Export = field(default_factory=Export)
 
 
 def keys(schema: type = Config, before: str = "") -> dict[str, tuple[Any, dict]]:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from pipeline import processes
 from pipeline.errors import NotFinite
 from pipeline.files import plain, write_text
+from pipeline.trackers import Tracker
 
 
 def read_history(path: Path) -> list[dict]:
@@ -33,25 +34,32 @@ class StepLog:
     """
 
     def __init__(self, path: Path, step: int, tokens: Callable[[np.ndarray], int],
-                 texts: Callable[[np.ndarray], list[str]], strict: bool) -> None:
+                 texts: Callable[[np.ndarray], list[str]], strict: bool,
+                 trackers: Sequence[Tracker] = ()) -> None:
         """Keeps what an earlier part of the run wrote up to `step`.
 
         tokens and texts give a batch's real tokens and sentences. strict: gradients must be
-        finite too (with fp16's scaler some steps' are not).
+        finite too (with fp16's scaler some steps' are not). trackers: those that show every line
+        too.
         """
         self.path, self.tokens, self.texts, self.strict = path, tokens, texts, strict
         self.waiting: list[tuple] = []
         self.clock = time.monotonic()
-        lines = read_history(path) if step else []
+        self.trackers = trackers
+        lines = [line for line in read_history(path) if line["step"] <= step] if step else []
         if processes.rank() == 0:
-            write_text(path, "".join(json.dumps(line) + "\n" for line in lines
-                                     if line["step"] <= step))
+            write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        for tracker in trackers:
+            tracker.begin(lines)
 
     def add_line(self, *lines: dict) -> None:
         """Appends lines; what came since the last flush is left out of the steps' seconds."""
+        lines = plain(lines)
         if processes.rank() == 0:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(plain(line)) + "\n" for line in lines))
+                file.write("".join(json.dumps(line) + "\n" for line in lines))
+        for tracker in self.trackers:
+            tracker.add(lines)
         self.clock = time.monotonic()
 
     def add(self, step: int, rows: np.ndarray, loss: Tensor, norm: Tensor, rate: float) -> None:

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from pipeline import __version__, processes
 from pipeline.errors import UserError
 from pipeline.files import checksums, mend, write_json, write_text
+from pipeline.trackers import TRACKERS
 
 log = logging.getLogger(__name__)
 UNCHECKED = {"manifest.json", "log.txt"}
@@ -80,12 +81,14 @@ class Run:
     def finish(self, seconds: float) -> None:
         """Records that it is complete, with a checksum of every file; drops the checkpoints.
 
-        Logs, manifests and locks have none, nor have those of runs inside this one's folder.
+        Logs, manifests, locks and what trackers keep have none, nor have those of runs inside this
+        one's folder.
         seconds: what all the commands that worked on it spent training.
         """
         files = {name: mark for name, mark in checksums(self.folder).items()
                  if Path(name).name not in UNCHECKED and not name.endswith(".lock")
-                 and not name.startswith("checkpoints/")}
+                 and not name.startswith("checkpoints/")
+                 and not {*Path(name).parts} & {*TRACKERS}}
         write_json(self.folder / "manifest.json", self.manifest() | {
             "status": "complete", "finished": now(), "seconds": round(seconds, 1), "files": files})
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)

@@ -164,7 +164,7 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
     keeper = Keeper(folder / "checkpoints", bare, optimizer.optimizer, accelerator.scaler, average)
     state, batches = keeper.state, []
     steps = StepLog(folder / "history.jsonl", state.step, task.tokens, task.texts,
-                    strict=accelerator.scaler is None)
+                    strict=accelerator.scaler is None, trackers=accelerator.trackers)
     if state.step:
         log.info("resumed at step %d of %d", state.step, total)
     else:

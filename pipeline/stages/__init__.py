@@ -13,6 +13,7 @@ STAGES = {
     "compare": "encoders without fine-tuning on the same pairs: scores, geometry, probes",
     "dynamics": "follows the geometry over a grid of simcse runs; phases, what they are worth",
     "tune": "searches a stage's settings: trials, workers, pruning (tune.space, tune.trials)",
+    "export": "a folder for sentence-transformers, with model card (run=DIR export.dir=DIR)",
     "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "help": "lists stages, presets and keys",
 }

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 from omegaconf import OmegaConf
 
-from pipeline import hardware, processes
+from pipeline import hardware, processes, trackers
 from pipeline.checkpoint import State
 from pipeline.config import Config, Training, recorded
 from pipeline.data import Competition, read_competition
@@ -88,6 +88,7 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
     measured: what is measured besides and thus differs in the run's files, though not in its
     model; left out of the identity when it is as always.
     """
+    trackers.check(config.tracker)
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
@@ -108,7 +109,14 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
                       hardware.machine(device))
         processes.wait()
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
-        state = work(run, accelerator)
+        if is_first and config.tracker != "none":
+            accelerator.trackers = [
+                trackers.Tracker(config.tracker, run.folder, shape, run.identity)]
+        try:
+            state = work(run, accelerator)
+        finally:
+            for tracker in accelerator.trackers:
+                tracker.finish()
         if is_first:
             run.finish(state.seconds)
         processes.wait()
