@@ -13,7 +13,10 @@ POOLINGS = ["auto", "cls", "cls_mlp", "mean", "first_last_mean", "pooler"]
 
 
 def key(default: Any, help: str, **limits: Any) -> Any:
-    """A configuration key: limits are choices=[…], at_least=, above=, at_most=."""
+    """A configuration key: limits are choices=[…], at_least=, above=, at_most=.
+
+    is_path=True: a leading ~ is the home folder.
+    """
     metadata = {"help": help, **limits}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -24,16 +27,19 @@ def key(default: Any, help: str, **limits: Any) -> Any:
 class Data:
     """Where the competition's files are."""
 
-    dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)")
-    nli_dir: str = key("data/nli", "folder with files of inference pairs for nli")
-    extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv")
+    dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)",
+                   is_path=True)
+    nli_dir: str = key("data/nli", "folder with files of inference pairs for nli", is_path=True)
+    extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv",
+                           is_path=True)
 
 
 @dataclass
 class Encoder:
     """The pretrained encoder that a chain starts from."""
 
-    path: str = key("klue/roberta-large", "Hub id or folder of the pretrained encoder")
+    path: str = key("klue/roberta-large", "Hub id or folder of the pretrained encoder",
+                    is_path=True)
     pooling: str = key("auto", "sentence vector; auto: as the model's folder records it, else mean",
                        choices=POOLINGS)
     max_length: int = key(128, "tokens kept of a sentence or a pair", at_least=8)
@@ -152,8 +158,9 @@ class Fetch:
 
     name: str = key("klue-sts", "the data set",
                     choices=["klue-sts", "korsts", "klue-nli", "kornli"])
-    files: list[str] = key([], "local copies of its original files; empty: from the Hub")
-    dir: str = key("", "where it is written; empty: data/NAME")
+    files: list[str] = key([], "local copies of its original files; empty: from the Hub",
+                           is_path=True)
+    dir: str = key("", "where it is written; empty: data/NAME", is_path=True)
 
 
 @dataclass
@@ -206,12 +213,13 @@ class Config:
                          choices=["auto", "fp32", "bf16", "fp16"])
     deterministic: bool = key(False, "only kernels that give the same bits again (slower on cuda)")
     force: bool = key(False, "run the stage anew though a finished run could be reused")
-    runs_dir: str = key("runs", "where run folders go")
-    submissions_dir: str = key("submissions", "where submissions go")
-    run: str = key("", "a finished run's folder (predict, diagnose)")
-    runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)")
-    pairs: str = key("", "a CSV of pairs to be scored (predict)")
-    submission: str = key("", "a submission to be checked (check) or scored (board)")
+    runs_dir: str = key("runs", "where run folders go", is_path=True)
+    submissions_dir: str = key("submissions", "where submissions go", is_path=True)
+    run: str = key("", "a finished run's folder (predict, diagnose)", is_path=True)
+    runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)",
+                          is_path=True)
+    pairs: str = key("", "a CSV of pairs to be scored (predict)", is_path=True)
+    submission: str = key("", "a submission to be checked (check) or scored (board)", is_path=True)
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
     simcse: Simcse = field(default_factory=Simcse)

@@ -9,6 +9,10 @@ class NotFinite(Exception):
     """A loss or gradient that is no number (exit code 1): says the step and its sentences."""
 
 
+class OutOfMemory(Exception):
+    """The allocator gave no more memory (exit code 1): says which keys to lower."""
+
+
 class Stopped(Exception):
     """Stopped by a signal after saving (exit code 128 + signal): the same command resumes."""
 

@@ -15,7 +15,7 @@ from pipeline.checkpoint import State
 from pipeline.config import Config, Training
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
-from pipeline.errors import UserError
+from pipeline.errors import OutOfMemory, UserError
 from pipeline.runs import Run, claimed
 from pipeline.stages import TRAINING
 from pipeline.training import Recipe
@@ -85,7 +85,10 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
     """The finished run of this stage: reused when everything that shapes it is the same."""
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
-    shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
+    settings = asdict(getattr(config, stage))
+    if "micro_batch" in settings:  # the whole batch's gradients however it is cut
+        settings["micro_batch"] = 0
+    shape = {"version": VERSION, "stage": stage, "settings": settings,
              "seed": config.seed, "precision": precision, "data": data, "start": start.origin,
              "trial": config.trial == "always"}
     # The accelerator comes first: under torchrun it brings the processes together.
@@ -103,8 +106,28 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
                       hardware.machine(device))
         processes.wait()
         log.info("%s: %s on %s in %s", stage, run.folder, device, precision)
-        state = work(run, accelerator)
+        try:
+            state = work(run, accelerator)
+        except (RuntimeError, MemoryError) as error:
+            if not hardware.is_out_of_memory(error):
+                raise
+            raise OutOfMemory(memory_advice(config, stage, device, precision)) from error
         if is_first:
             run.finish(state.seconds)
         processes.wait()
     return run
+
+
+def memory_advice(config: Config, stage: str, device: str, precision: str) -> str:
+    """What to lower when memory did not suffice: first what keeps the run, then what begins one."""
+    settings = getattr(config, stage)
+    cut = getattr(settings, "micro_batch", None)
+    pieces = cut or settings.batch_size
+    same = "" if cut is None or pieces < 2 else (
+        f"{stage}.micro_batch={pieces // 2} (the same run goes on from its last checkpoint), or ")
+    lower = f"{stage}.batch_size (now {settings.batch_size})" + (
+        f", encoder.max_length (now {config.encoder.max_length})")
+    narrow = "" if precision != "fp32" else ", or take precision=bf16"
+    return (f"{stage} on {device}: out of memory; lower {same}{lower}{narrow} (another run; "
+            "finished stages before it are reused where they are the same); with more memory free "
+            "the same command goes on from the last checkpoint")
