@@ -62,7 +62,7 @@ def read_pairs(path: Path, labelled: bool, notes: list[str] | None = None) -> pd
         empty = table[column].map(is_empty)
         if empty.any():
             raise UserError(f"{path}: row {first(table, empty)}: expected text in {column}, "
-                            f"got {table.loc[empty, column].iloc[0]!r}")
+                            f"got {table.loc[empty, column].iloc[0]!a}")
     formula = table["id"].map(is_formula)
     if formula.any():
         raise UserError(f"{path}: row {first(table, formula)}: expected an id that no spreadsheet "

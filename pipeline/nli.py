@@ -57,7 +57,7 @@ def read_file(path: Path) -> pd.DataFrame:
         empty = table[column].map(is_empty)
         if empty.any():
             raise UserError(f"{path}: row {first(table, empty)}: expected text in {column}, "
-                            f"got {table.loc[empty, column].iloc[0]!r}")
+                            f"got {table.loc[empty, column].iloc[0]!a}")
     labels = table["label"].map({name: place for place, name in enumerate(LABELS)})
     if labels.isna().any():
         raise UserError(f"{path}: row {first(table, labels.isna())}: expected label to be one of "

@@ -129,7 +129,7 @@ def changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
 
 
 def finished(path: str, key: str = "run") -> Path:
-    """The folder of a finished, undamaged run that the user named with this key."""
+    """The folder of a finished run that the user named with this key."""
     folder = Path(path)
     manifest = read_manifest(folder) if path else {}
     status = manifest.get("status")
@@ -137,7 +137,12 @@ def finished(path: str, key: str = "run") -> Path:
         raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
     if status != "complete":
         raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
-    if wrong := changed(folder, manifest):
+    return folder
+
+
+def undamaged(folder: Path) -> Path:
+    """The folder of a finished run; raises UserError when a file is not as the run wrote it."""
+    if wrong := changed(folder, read_manifest(folder)):
         raise UserError(f"{folder / wrong[0]}: expected the file that the run wrote, got one that "
                         "is missing or changed since; the command that made the run repairs it")
     return folder
