@@ -6,6 +6,7 @@ import io
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,8 @@ def begun(words: list[str], folder: Path, disturbance: Callable[[], None] | None
         speech = os.open("said.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(speech, 1)
         os.dup2(speech, 2)
+        # pytest has put objects of its own in their places
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         if disturbance:
