@@ -12,7 +12,7 @@ import os
 import sys
 from importlib import import_module
 
-from pipeline.errors import NotFinite, Stopped, UserError, nearest
+from pipeline.errors import NotFinite, OutOfMemory, Stopped, UserError, nearest
 
 BLAMELESS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
              errno.EEXIST, errno.ENAMETOOLONG, errno.EISDIR}
@@ -45,8 +45,15 @@ def main(words: list[str]) -> int:
         if error.errno not in BLAMELESS:
             raise
         return say(f"{error.filename or config.runs_dir}: {error.strerror}", 2)
-    except NotFinite as error:
+    except (NotFinite, OutOfMemory) as error:
         return say(error, 1)
+    except (RuntimeError, MemoryError) as error:  # outside training, where no key helps
+        from pipeline.hardware import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        return say(f"stage={config.stage}: out of memory; free some, or take device=cpu or a "
+                   "smaller encoder", 1)
     except Stopped as error:
         return say(error, 128 + error.number)
     except KeyboardInterrupt:

@@ -1,11 +1,13 @@
 """A training state on disk: saved whole, verified by checksum, resumed exactly.
 
-One folder `checkpoints/` holds `newest/` (everything that the next step depends on) and `best/`
-(the weights of the best evaluation). No pickle: tensors are safetensors, the rest is JSON.
+One folder `checkpoints/` holds `newest/` (everything that the next step depends on, and the history
+so far) and `best/` (the weights of the best evaluation). No pickle: tensors are safetensors, the
+rest is JSON.
 """
 
 import json
 import logging
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from pipeline import processes, sharding
 from pipeline.averaging import Average
 from pipeline.errors import UserError
-from pipeline.files import checksums, mend, write_json, written_aside
+from pipeline.files import checksums, mend, write_json, write_text, written_aside
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ def save_newest(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
         if average:
             save_tensors(averages, aside / "average.safetensors")
         (aside / "state.json").write_text(json.dumps(rest), encoding="utf-8")
+        if (history := folder.parent / "history.jsonl").exists():
+            shutil.copyfile(history, aside / "history.jsonl")
         write_json(aside / "checksums.json", checksums(aside))
 
 
@@ -117,6 +121,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
         raise UserError(f"{newest}: expected {begun_with} processes, as the run was begun with, "
                         f"got {processes.world()}; force=true begins it anew")
     state = State(**rest)
+    if processes.rank() == 0:
+        restore_history(folder)
     if state.best_step >= 0 and not verified(best):
         return State()
     sharding.load(model, load_file(newest / "model.safetensors"))
@@ -137,6 +143,18 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     if f"{rank}.cuda" in random and torch.cuda.is_available():
         torch.cuda.set_rng_state(random[f"{rank}.cuda"])
     return state
+
+
+def restore_history(folder: Path) -> None:
+    """Makes the run's history the checkpoint's; says so where more than later lines is lost."""
+    kept, own = folder / "newest" / "history.jsonl", folder.parent / "history.jsonl"
+    if not kept.exists():
+        return
+    lines, now = kept.read_bytes(), own.read_bytes() if own.exists() else b""
+    if not now.startswith(lines):
+        log.warning("warning: %s is missing or damaged: restored from the checkpoint", own)
+    if now != lines:
+        write_text(own, lines.decode("utf-8"))
 
 
 def load_best(folder: Path, model: nn.Module) -> None:

@@ -14,7 +14,10 @@ POOLINGS = ["auto", "cls", "cls_mlp", "mean", "first_last_mean", "pooler"]
 
 
 def key(default: Any, help: str, **limits: Any) -> Any:
-    """A configuration key: limits are choices=[…], at_least=, above=, at_most=."""
+    """A configuration key: limits are choices=[…], at_least=, above=, at_most=.
+
+    is_path=True: a leading ~ is the home folder.
+    """
     metadata = {"help": help, **limits}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -25,9 +28,11 @@ def key(default: Any, help: str, **limits: Any) -> Any:
 class Data:
     """Where the competition's files are."""
 
-    dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)")
-    nli_dir: str = key("data/nli", "folder with files of inference pairs for nli")
-    extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv")
+    dir: str = key("data", "folder with train.csv, dev.csv, test.csv (and sample_submission.csv)",
+                   is_path=True)
+    nli_dir: str = key("data/nli", "folder with files of inference pairs for nli", is_path=True)
+    extra: list[str] = key([], "more unlabelled sentences for simcse: .txt (one a line) or .csv",
+                           is_path=True)
     positive_above: float = key(4.0, "pairs with a higher label are the positives of alignment; "
                                      "from this label on two sentences are duplicates (dynamics)",
                                 at_least=0, at_most=5)
@@ -37,7 +42,8 @@ class Data:
 class Encoder:
     """The pretrained encoder that a chain starts from."""
 
-    path: str = key("klue/roberta-large", "Hub id or folder of the pretrained encoder")
+    path: str = key("klue/roberta-large", "Hub id or folder of the pretrained encoder",
+                    is_path=True)
     pooling: str = key("auto", "sentence vector; auto: as the model's folder records it, else mean",
                        choices=POOLINGS)
     max_length: int = key(128, "tokens kept of a sentence or a pair", at_least=8)
@@ -156,8 +162,9 @@ class Fetch:
 
     name: str = key("klue-sts", "the data set",
                     choices=["klue-sts", "korsts", "klue-nli", "kornli"])
-    files: list[str] = key([], "local copies of its original files; empty: from the Hub")
-    dir: str = key("", "where it is written; empty: data/NAME")
+    files: list[str] = key([], "local copies of its original files; empty: from the Hub",
+                           is_path=True)
+    dir: str = key("", "where it is written; empty: data/NAME", is_path=True)
 
 
 @dataclass
@@ -217,7 +224,8 @@ class Tune:
     stage: str = key("sts", "the training stage whose dev score is raised",
                      choices=["simcse", "nli", "sts"])
     space: str = key("", "YAML file with the keys that vary and their ranges; empty: "
-                         "configs/spaces/STAGE.yaml")
+                         "configs/spaces/STAGE.yaml",
+                     is_path=True)
     trials: int = key(20, "trials of the study, over all workers and commands; the first is the "
                           "untuned configuration", at_least=1)
     study: str = key("", "its name; the same name goes on with it; empty: NAME-STAGE")
@@ -239,7 +247,7 @@ class Tune:
 class Export:
     """A finished run as a folder of sentence-transformers."""
 
-    dir: str = key("", "the new folder")
+    dir: str = key("", "the new folder", is_path=True)
     format: str = key("auto", "auto: cross-encoder for a cross head, else sentence-transformers, "
                               "which of a cross head takes the encoder alone",
                       choices=["auto", "sentence-transformers", "cross-encoder"])
@@ -272,12 +280,13 @@ class Config:
     tracker: str = key("none", "shows the history elsewhere too; wandb: offline unless logged in",
                        choices=["none", "tensorboard", "wandb"])
     force: bool = key(False, "run the stage anew though a finished run could be reused")
-    runs_dir: str = key("runs", "where run folders go")
-    submissions_dir: str = key("submissions", "where submissions go")
-    run: str = key("", "a finished run's folder (predict, diagnose, export)")
-    runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)")
-    pairs: str = key("", "a CSV of pairs to be scored (predict, compare)")
-    submission: str = key("", "a submission to be checked (check) or scored (board)")
+    runs_dir: str = key("runs", "where run folders go", is_path=True)
+    submissions_dir: str = key("submissions", "where submissions go", is_path=True)
+    run: str = key("", "a finished run's folder (predict, diagnose, export)", is_path=True)
+    runs: list[str] = key([], "finished runs' folders (ensemble; diagnose: two side by side)",
+                          is_path=True)
+    pairs: str = key("", "a CSV of pairs to be scored (predict, compare)", is_path=True)
+    submission: str = key("", "a submission to be checked (check) or scored (board)", is_path=True)
     data: Data = field(default_factory=Data)
     encoder: Encoder = field(default_factory=Encoder)
     simcse: Simcse = field(default_factory=Simcse)

@@ -7,6 +7,7 @@ be absent, and test has no labels.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pipeline.tables import first, is_empty, read_table, require
 
 SENTENCES = ["sentence_1", "sentence_2"]
 LOWEST, HIGHEST = 0.0, 5.0
+SIGNED = re.compile(r"[+-][0-9]+([.][0-9]+)?")
 
 
 @dataclass
@@ -60,7 +62,11 @@ def read_pairs(path: Path, labelled: bool, notes: list[str] | None = None) -> pd
         empty = table[column].map(is_empty)
         if empty.any():
             raise UserError(f"{path}: row {first(table, empty)}: expected text in {column}, "
-                            f"got {table.loc[empty, column].iloc[0]!r}")
+                            f"got {table.loc[empty, column].iloc[0]!a}")
+    formula = table["id"].map(is_formula)
+    if formula.any():
+        raise UserError(f"{path}: row {first(table, formula)}: expected an id that no spreadsheet "
+                        f"takes for a formula, got {table.loc[formula, 'id'].iloc[0]!r}")
     again = table["id"].duplicated()
     if again.any():
         twice = table.loc[again, "id"].iloc[0]
@@ -81,6 +87,14 @@ def read_pairs(path: Path, labelled: bool, notes: list[str] | None = None) -> pd
         table["binary-label"] = pd.to_numeric(table["binary-label"], errors="coerce")
         kept.append("binary-label")
     return table[kept]
+
+
+def is_formula(name: str) -> bool:
+    """Whether a spreadsheet would run the cell: predictions and submissions carry ids as they are.
+
+    Numbers with a sign are harmless.
+    """
+    return name.lstrip()[0] in "=+-@＝＋－＠" and not SIGNED.fullmatch(name)
 
 
 def numbers(table: pd.DataFrame, path: Path, column: str) -> pd.Series:

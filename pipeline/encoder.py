@@ -204,6 +204,9 @@ def from_hub(loader: Any, path: str, **options: Any) -> Any:
         raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
     try:
         return loader.from_pretrained(path, **options)
+    except torch.serialization.pickle.UnpicklingError:  # torch's weights_only refused them
+        raise UserError(f"encoder.path={path}: expected weights that are tensors alone, got a "
+                        "pickle with code in it; take a copy in safetensors") from None
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         if Path(path).is_dir():

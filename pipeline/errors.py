@@ -23,6 +23,10 @@ class Pruned(Exception):
         self.folder = folder
 
 
+class OutOfMemory(Exception):
+    """The allocator gave no more memory (exit code 1): says which keys to lower."""
+
+
 class Stopped(Exception):
     """Stopped by a signal after saving (exit code 128 + signal): the same command resumes."""
 

@@ -5,12 +5,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from safetensors import SafetensorError
 
 
@@ -18,6 +20,7 @@ from safetensors import SafetensorError
 def written_aside(path: Path) -> Iterator[Path]:
     """Yields a path beside `path` to write a file or folder to; renames it when all went well."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_dead(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield aside
@@ -48,6 +51,15 @@ def written_aside(path: Path) -> Iterator[Path]:
             shutil.rmtree(aside)
         else:
             aside.unlink(missing_ok=True)
+
+
+def remove_dead(path: Path) -> None:
+    """Removes what killed processes left beside `path` when they were writing it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.tmp")
+    for aside in path.parent.iterdir():
+        found = pattern.fullmatch(aside.name)
+        if found and not psutil.pid_exists(int(found[1])):
+            shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
 def mend(folder: Path) -> None:

@@ -74,6 +74,13 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
     return accelerator
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator gave no more memory: torch has a class for it on cards alone."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in (
+            "DefaultCPUAllocator", "MPS backend out of memory", "std::bad_alloc")))
+
+
 def free_memory(device: str) -> int:
     """Bytes free on the device; on a CPU, of the machine."""
     if device == "cuda":

@@ -17,6 +17,10 @@ from pipeline.config import KEYS, SAMPLE, Config, Data
 from pipeline.errors import UserError, nearest
 
 CONFIGS = SAMPLE.parent.parent / "configs"
+# What the YAML parser raises: 2024-13-45 looks like a date, a thousand brackets are too deep,
+# {[1]: 2} has a key that cannot be one.
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError, KeyError,
+            IndexError)
 
 
 def presets() -> list[str]:
@@ -51,7 +55,7 @@ def parse(word: str) -> tuple[str, Any]:
         return name, [part.strip().strip("'\"") for part in inside.split(",") if part.strip()]
     try:
         return name, yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # ValueError: 2024-13-45 looks like a date
+    except NOT_YAML:
         return name, text
 
 
@@ -59,19 +63,19 @@ def read_layer(path: Path) -> dict[str, Any]:
     """A YAML file's settings as dotted keys."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
+    except NOT_YAML as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     flat: dict[str, Any] = {}
 
     def walk(node: Any, before: str) -> None:
-        for name, value in node.items():
-            if isinstance(value, dict):
-                walk(value, f"{before}{name}.")
-            elif before + str(name) in KEYS:
-                flat[before + str(name)] = value
+        for part, value in node.items():
+            name = before + str(part)
+            if name in KEYS:
+                flat[name] = value
+            elif isinstance(value, dict | None) and any(key.startswith(f"{name}.") for key in KEYS):
+                walk(value or {}, f"{name}.")  # a section whose keys are all commented out is None
             else:
-                wrong = before + str(name)
-                raise UserError(f"{path}: unknown key {wrong!r}{nearest(wrong, list(KEYS))}")
+                raise UserError(f"{path}: unknown key {name!r}{nearest(name, list(KEYS))}")
 
     if content is not None and not isinstance(content, dict):
         raise UserError(f"{path}: expected keys with values, got {type(content).__name__}")
@@ -95,11 +99,29 @@ def apply(config: DictConfig, layer: dict[str, Any], source: str) -> None:
             raise wrong
         if isinstance(default, str) != isinstance(value, str):
             raise wrong
+        parts = value if isinstance(value, list) else [value]
+        if isinstance(default, list) and any(isinstance(part, dict | list | None)
+                                             for part in parts):
+            raise wrong
+        if odd := [part for part in parts if isinstance(part, str) and not is_plain(part)]:
+            raise UserError(f"{source}{name}: expected plain text on one line, got {odd[0]!r}")
+        if limits.get("is_path"):
+            parts = [os.path.expanduser(str(part)) for part in parts]
+            value = parts if isinstance(value, list) else parts[0]
         try:
             OmegaConf.update(config, name, value)
-        except OmegaConfBaseException:
+        except (OmegaConfBaseException, OverflowError):  # a whole number of 400 digits is no float
             raise wrong from None
         check_limits(f"{source}{name}", value, limits)
+
+
+def is_plain(text: str) -> bool:
+    """Whether the text has neither controls, nor bytes that are not UTF-8, nor OmegaConf's signs.
+
+    Those would be replaced by other keys' values or by what the environment holds.
+    """
+    return not (re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text) or "${" in text
+                or text == "???")
 
 
 def check_limits(name: str, value: Any, limits: dict) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.errors import UserError
-from pipeline.tables import decoded, first, is_empty, read_table, require
+from pipeline.tables import LONGEST, decoded, first, is_empty, read_table, require
 
 LABELS = ["entailment", "neutral", "contradiction"]
 NAMES = {"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"}
@@ -57,7 +57,7 @@ def read_file(path: Path) -> pd.DataFrame:
         empty = table[column].map(is_empty)
         if empty.any():
             raise UserError(f"{path}: row {first(table, empty)}: expected text in {column}, "
-                            f"got {table.loc[empty, column].iloc[0]!r}")
+                            f"got {table.loc[empty, column].iloc[0]!a}")
     labels = table["label"].map({name: place for place, name in enumerate(LABELS)})
     if labels.isna().any():
         raise UserError(f"{path}: row {first(table, labels.isna())}: expected label to be one of "
@@ -68,6 +68,7 @@ def read_file(path: Path) -> pd.DataFrame:
 def read_tsv(path: Path) -> pd.DataFrame:
     """A tab-separated file in which quotes are ordinary characters."""
     text, _ = decoded(path)
+    csv.field_size_limit(LONGEST)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
         lines = list(reader)

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from pipeline import __version__, processes
 from pipeline.errors import UserError
-from pipeline.files import checksums, mend, write_json, write_text
+from pipeline.files import checksums, mend, plain, write_json, write_text
 from pipeline.trackers import TRACKERS
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,7 @@ class Run:
         manifest = self.manifest()
         if manifest.get("status") != "complete":
             return False
-        found = checksums(self.folder)
-        wrong = [name for name, mark in manifest["files"].items() if found.get(name) != mark]
+        wrong = changed(self.folder, manifest)
         if wrong:
             log.warning("warning: %s/%s is missing or changed: the stage runs anew", self.folder,
                         wrong[0])
@@ -73,7 +72,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         mend(self.folder)
         write_text(self.folder / "config.yaml", config)
-        write_json(self.folder / "manifest.json", {
+        write_manifest(self.folder, {
             "stage": self.shape["stage"], "identity": self.identity, "status": "running",
             "started": now(), "encoder": encoder, "machine": machine, "versions": versions(),
             "shape": self.shape})
@@ -89,7 +88,7 @@ class Run:
                  if Path(name).name not in UNCHECKED and not name.endswith(".lock")
                  and not name.startswith("checkpoints/")
                  and not {*Path(name).parts} & {*TRACKERS}}
-        write_json(self.folder / "manifest.json", self.manifest() | {
+        write_manifest(self.folder, self.manifest() | {
             "status": "complete", "finished": now(), "seconds": round(seconds, 1), "files": files})
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
@@ -111,28 +110,62 @@ def keep_record(folder: Path, status: str) -> None:
         return
     lock = FileLock(folder.parent / f".{manifest['identity']}.lock", timeout=0)
     with suppress(Timeout), lock:
-        write_json(folder / "manifest.json", manifest | {"status": status})
+        write_manifest(folder, manifest | {"status": status})
         for path in folder.iterdir():
             if path.name not in RECORD:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Writes a run folder's manifest with a checksum of its own content."""
+    write_json(folder / "manifest.json", content | {"checksum": content_mark(content)})
+
+
+def content_mark(manifest: dict[str, Any]) -> str:
+    """SHA-256 of a manifest but for its checksum."""
+    rest = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(plain(rest), sort_keys=True).encode()).hexdigest()
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A run folder's manifest; empty when there is none or it is unreadable."""
+    """A run folder's manifest; empty when there is none, or it is damaged, which is said."""
+    file = folder / "manifest.json"
     try:
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        # Without a checksum: written before manifests had one.
+        if manifest.get("checksum", content_mark(manifest)) == content_mark(manifest):
+            return manifest
+    except OSError:
         return {}
+    except (ValueError, AttributeError):
+        pass
+    log.warning("warning: %s is damaged and is not used", file)
+    return {}
+
+
+def changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    """The files of a finished run that are missing or not as it wrote them."""
+    found = checksums(folder)
+    return [name for name, mark in manifest["files"].items() if found.get(name) != mark]
 
 
 def finished(path: str, key: str = "run") -> Path:
     """The folder of a finished run that the user named with this key."""
     folder = Path(path)
-    status = read_manifest(folder).get("status")
+    manifest = read_manifest(folder) if path else {}
+    status = manifest.get("status")
     if not path or not folder.is_dir() or status is None:
         raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
     if status != "complete":
         raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
+    return folder
+
+
+def undamaged(folder: Path) -> Path:
+    """The folder of a finished run; raises UserError when a file is not as the run wrote it."""
+    if wrong := changed(folder, read_manifest(folder)):
+        raise UserError(f"{folder / wrong[0]}: expected the file that the run wrote, got one that "
+                        "is missing or changed since; the command that made the run repairs it")
     return folder
 
 

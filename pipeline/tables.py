@@ -10,8 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import regex
 
 from pipeline.errors import UserError
+
+LONGEST = 10_000_000  # characters of a cell; the csv module's own limit is 131,072
+# Spaces, controls, and what Unicode says is not drawn, such as the Hangul fillers.
+UNSEEN = regex.compile(r"[\s\p{Cc}\p{Cf}\p{Zs}\p{Default_Ignorable_Code_Point}\u2800]*")
+LINE_END = regex.compile(rb"\r\n|\r|\n")
 
 
 def decoded(path: Path) -> tuple[str, str]:
@@ -29,13 +35,30 @@ def decoded(path: Path) -> tuple[str, str]:
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError as error:
-            row = max(row, content.count(b"\n", 0, error.start) + 1)
+            row = max(row, row_of(content, error.start))
+            if encoding == "utf-8-sig" and is_mostly_utf8(content):
+                break
             continue
         if "\0" in text:
-            row = text.count("\n", 0, text.index("\0")) + 1
-            raise UserError(f"{path}: row {row}: expected text, got a NUL byte")
+            raise UserError(f"{path}: row {row_of(text.encode(), text.encode().index(0))}: "
+                            "expected text, got a NUL byte")
         return unicodedata.normalize("NFC", text), encoding
     raise UserError(f"{path}: row {row}: expected UTF-8 (or CP949) text, got other bytes")
+
+
+def row_of(content: bytes, place: int) -> int:
+    """The number of the line that the byte at this place stands in."""
+    return len(LINE_END.findall(content[:place])) + 1
+
+
+def is_mostly_utf8(content: bytes) -> bool:
+    """Whether bytes that are not UTF-8 throughout are so in the main: then they are not CP949.
+
+    CP949's Hangul is hardly ever UTF-8's, so that the syllables outnumber the stray bytes in
+    spoilt UTF-8 alone; read as CP949 it would be other words.
+    """
+    text = content.decode("utf-8", "replace")
+    return len(regex.findall(r"\p{Hangul}", text)) > text.count("\ufffd")
 
 
 def read_table(path: Path, notes: list[str] | None = None) -> pd.DataFrame:
@@ -43,25 +66,42 @@ def read_table(path: Path, notes: list[str] | None = None) -> pd.DataFrame:
     text, encoding = decoded(path)
     if encoding == "cp949" and notes is not None:
         notes.append(f"{path}: read as CP949, not UTF-8")
-    reader = csv.reader(io.StringIO(text, newline=""))
-    header, rows, numbers = next(reader, []), [], []
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header, rows, numbers, number = [], [], [], 0
+    try:
+        for number, cells in enumerate(reader, 1):
+            if number == 1:
+                header = checked_header(path, cells)
+            elif any(cells):
+                check_cells(path, number, header, cells)
+                rows.append(cells)
+                numbers.append(number)
+    except csv.Error as error:
+        raise UserError(f"{path}: row {number + 1}: {quote_fault(str(error))}") from None
+    table = pd.DataFrame(rows, columns=header, dtype=str).drop(columns="row", errors="ignore")
+    table["row"] = np.array(numbers, dtype=np.int64)
+    return table
+
+
+def checked_header(path: Path, header: list[str]) -> list[str]:
+    """The header, refused where the separator is another one or a column stands there twice."""
     if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
         raise UserError(f"{path}: row 1: expected columns separated by ',', got {mark!r}")
     if twice := {name for name in header if name and header.count(name) > 1}:
         raise UserError(f"{path}: row 1: expected every column once, got {min(twice)} again")
-    number = 1
-    try:
-        for number, cells in enumerate(reader, 2):
-            if any(cells):
-                check_cells(path, number, header, cells)
-                rows.append(cells)
-                numbers.append(number)
-    except csv.Error:  # a cell of more than 131,072 characters
-        raise UserError(f"{path}: row {number + 1}: expected a closing quote (\"), got none in "
-                        "131,072 characters") from None
-    table = pd.DataFrame(rows, columns=header, dtype=str).drop(columns="row", errors="ignore")
-    table["row"] = np.array(numbers, dtype=np.int64)
-    return table
+    return header
+
+
+def quote_fault(reason: str) -> str:
+    """The csv module's reason in our terms."""
+    if "limit" in reason:
+        return (f"expected a cell of at most {LONGEST:,} characters, got a longer one; is a quote "
+                '(") left open?')
+    if "end of data" in reason:
+        return 'expected a closing quote ("), got the end of the file'
+    return ('expected a comma after the closing quote (") of a cell, got more text; a quote inside '
+            'a quoted cell is written twice (""), and the cell is quoted as a whole')
 
 
 def check_cells(path: Path, number: int, header: list[str], cells: list[str]) -> None:
@@ -98,5 +138,5 @@ def require(table: pd.DataFrame, path: Path, columns: list[str]) -> None:
 
 
 def is_empty(text: str) -> bool:
-    """Whether nothing can be seen of the text (spaces, controls and format characters only)."""
-    return all(char.isspace() or unicodedata.category(char) in ("Cf", "Cc") for char in text)
+    """Whether nothing can be seen of the text: spaces, controls, fillers, what has no width."""
+    return UNSEEN.fullmatch(text) is not None

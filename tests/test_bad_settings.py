@@ -96,7 +96,8 @@ def test_no_model_folder(command, competition, tmp_path, stage, path):
 def test_a_message_is_one_line(command, competition):
     """Whatever stands in the input."""
     said = refusal(command("stage=check", f"data.dir={competition}", "encoder.path=./no\nwhere"))
-    assert said == "encoder.path: expected a Hub id or a folder, got no folder ./no where"
+    assert said == (
+        "encoder.path: expected plain text on one line, got './no\\nwhere'")
 
 
 def test_folder_without_a_model(command, competition, tmp_path):

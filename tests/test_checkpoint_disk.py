@@ -160,7 +160,8 @@ def test_disk_holds_newest_and_best_only(tmp_path):
         return jagged(model)
 
     toy_train(tmp_path, toy_task(evaluate=evaluate), eval_every=1)
-    both = {f"newest/{name}" for name in NEWEST} | {"best/model.safetensors", "best/checksums.json"}
+    both = {f"newest/{name}" for name in {*NEWEST, "history.jsonl"}} | {
+        "best/model.safetensors", "best/checksums.json"}
     assert seen[0] == seen[1] == set()
     assert all(found == both for found in seen[2:]), seen
     assert files_of(tmp_path / "checkpoints") == both

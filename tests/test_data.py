@@ -195,8 +195,8 @@ def test_content_hash(pairs):
 
     own = mark(HEADER, *ROWS)
     assert len(own) == 64
-    assert mark("label,sentence_1,sentence_2,id", "0,가나,다라,a", "", '2.50,"마바",사아,b',
-                "5.0,자차,카타,c") == own
+    assert mark("binary-label,label,sentence_1,sentence_2,source,id", "0.0,0,가나,다라,s,a", "",
+                '1,2.50,"마바",사아,s,b', "1,5.0,자차,카타,t,c") == own
     others = [mark(HEADER, *ROWS[::-1]), mark(HEADER, *ROWS[:2]),
               mark(HEADER, *ROWS[:2], "c,t,자차,카타,4.9,1"),
               mark(HEADER, *ROWS[:2], "c,t,카타,자차,5,1"),

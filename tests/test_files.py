@@ -185,3 +185,14 @@ def test_checksums(tmp_path):
     (tmp_path / "x" / "inner" / "b.txt").write_text("abd")
     assert checksums(tmp_path / "x")["inner/b.txt"] != mark
     assert checksums(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_write_left_goes_with_the_next(tmp_path, kind):
+    """Of the same name and of a process that is no more; another's work is left alone."""
+    dead, living = 2**22 + 1, os.getppid()
+    for name in (f".x.{dead}.tmp", f".x.{living}.tmp", f".y.{dead}.tmp"):
+        (tmp_path / name).mkdir() if kind == "folder" else (tmp_path / name).write_text("half")
+    write_text(tmp_path / "x", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"x", f".x.{living}.tmp",
+                                                         f".y.{dead}.tmp"}

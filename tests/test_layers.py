@@ -63,7 +63,10 @@ def test_last_word_wins(configs):
 
 @pytest.mark.parametrize(("word", "value"), [
     ("encoder.prefix=query: ", "query: "), ("encoder.prefix=", ""), ("encoder.prefix= ", " "),
-    ("name=a=b", "a=b"), ("name=2024", "2024"), ("name=true", "true"), ("runs_dir=~", "~"),
+    ("name=a=b", "a=b"), ("name=2024", "2024"), ("name=true", "true"), ("encoder.prefix=~", "~"),
+    ("runs_dir=~", os.path.expanduser("~")), ("data.extra=[~/a.txt]",
+                                              [os.path.expanduser("~/a.txt")]),
+    ("encoder.path=~/x", os.path.expanduser("~/x")),
     ("encoder.prefix='q'", "'q'"), ("encoder.prefix=[a: {", "[a: {"),
     ("chain=[sts]", ["sts"]), ("chain=[simcse,sts]", ["simcse", "sts"]), ("chain=sts", ["sts"]),
     ("chain=[ simcse , 'sts' ]", ["simcse", "sts"]), ("chain=[]", []),

@@ -60,7 +60,8 @@ STAGES = {
     "simcse": ["simcse.max_steps=3", "simcse.batch_size=10", "simcse.dropout=0",
                "simcse.learning_rate=1e-3", "simcse.eval_every=2"],
     "simcse-pieces": ["simcse.max_steps=3", "simcse.batch_size=10", "simcse.dropout=0",
-                      "simcse.learning_rate=1e-3", "simcse.eval_every=2", "simcse.micro_batch=3"],
+                      "simcse.learning_rate=1e-3", "simcse.eval_every=2", "simcse.micro_batch=3",
+                      "simcse.temperature=0.06"],  # pieces alone do not make another run
     "nli": ["nli.max_steps=3", "nli.batch_size=7", "nli.learning_rate=1e-3", "nli.eval_every=2"],
     "sts": ["sts.max_steps=4", "sts.batch_size=9", "sts.head=bi", "sts.learning_rate=1e-3",
             "sts.eval_every=2"],

@@ -15,7 +15,7 @@ from pipeline.checkpoint import State
 from pipeline.config import Config, Training, recorded
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
-from pipeline.errors import UserError
+from pipeline.errors import OutOfMemory, UserError
 from pipeline.runs import Run, claimed
 from pipeline.stages import TRAINING
 from pipeline.training import Recipe
@@ -91,7 +91,10 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
     trackers.check(config.tracker)
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
-    shape = {"version": VERSION, "stage": stage, "settings": asdict(getattr(config, stage)),
+    settings = asdict(getattr(config, stage))
+    if "micro_batch" in settings:  # the whole batch's gradients however it is cut
+        settings["micro_batch"] = 0
+    shape = {"version": VERSION, "stage": stage, "settings": settings,
              "seed": config.seed, "precision": precision, "data": data, "start": start.origin,
              "trial": config.trial == "always"} | ({"measured": measured} if measured else {})
     # The accelerator comes first: under torchrun it brings the processes together.
@@ -114,6 +117,10 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
                 trackers.Tracker(config.tracker, run.folder, shape, run.identity)]
         try:
             state = work(run, accelerator)
+        except (RuntimeError, MemoryError) as error:
+            if not hardware.is_out_of_memory(error):
+                raise
+            raise OutOfMemory(memory_advice(config, stage, device, precision)) from error
         finally:
             for tracker in accelerator.trackers:
                 tracker.finish()
@@ -121,3 +128,18 @@ def carried_out(config: Config, stage: str, data: dict[str, str], start: Start,
             run.finish(state.seconds)
         processes.wait()
     return run
+
+
+def memory_advice(config: Config, stage: str, device: str, precision: str) -> str:
+    """What to lower when memory did not suffice: first what keeps the run, then what begins one."""
+    settings = getattr(config, stage)
+    cut = getattr(settings, "micro_batch", None)
+    pieces = cut or settings.batch_size
+    same = "" if cut is None or pieces < 2 else (
+        f"{stage}.micro_batch={pieces // 2} (the same run goes on from its last checkpoint), or ")
+    lower = f"{stage}.batch_size (now {settings.batch_size})" + (
+        f", encoder.max_length (now {config.encoder.max_length})")
+    narrow = "" if precision != "fp32" else ", or take precision=bf16"
+    return (f"{stage} on {device}: out of memory; lower {same}{lower}{narrow} (another run; "
+            "finished stages before it are reused where they are the same); with more memory free "
+            "the same command goes on from the last checkpoint")
