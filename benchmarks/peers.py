@@ -11,11 +11,11 @@ architecture's own classification head, which ours has not: under 1% of the work
 
 The seconds are those of the training loop alone, after a step to warm up: batching, both passes,
 clipping, AdamW and, where it belongs to the peer's loop, tokenising. Ours and the Trainer tokenise
-once, before the loop. Encoding goes from text to vectors and has tokenising in it for all. Processor
-seconds are the process's own on all threads: what others do on a shared machine is not in them.
-Real tokens leave padding out. Memory is the process's peak (RSS), on a card the tensors'. The loss is
-the timed steps' mean; the score is dev's: after few steps it says that all do the same work, not
-how good they get. The peers are extras of the tests' requirements, not dependencies.
+once, before the loop. Encoding goes from text to vectors and has tokenising in it for all.
+Processor seconds are the process's own on all threads: what others do on a shared machine is not
+in them. Real tokens leave padding out. Memory is the process's peak (RSS), on a card the tensors'.
+The loss is the timed steps' mean; the score is dev's: after few steps it says that all do the same
+work, not how good they get. The peers are extras of the tests' requirements, not dependencies.
 """
 
 import argparse
@@ -30,8 +30,10 @@ from typing import Any
 from benchmarks.measuring import TokenCount, alternated, both_clocks, passed, peak_gib, table
 from benchmarks.work import LEARNING_RATE, SEED, TEMPERATURE, Work, add_arguments, from_arguments
 
-COLUMNS = {"who": "", "seconds": ".2f", "processor s": ".2f", "tokens/s": ",.0f", "padding": ".2f", "GiB": ".2f",
-           "loss": ".4f", "dev score": ".3f", "time : ours": ".2f", "processor : ours": ".2f", "memory : ours": ".2f"}
+COLUMNS = {"who": "", "seconds": ".2f", "processor s": ".2f", "tokens/s": ",.0f",
+           "padding": ".2f", "GiB": ".2f", "loss": ".4f", "dev score": ".3f",
+           "time : ours": ".2f", "processor : ours": ".2f", "memory : ours": ".2f"}
+
 
 
 def device_of(work: Work) -> str:
@@ -79,8 +81,8 @@ def timed(work: Work, model: Any, trainer: Callable[[Any, str], Any],
         runner.add_callback(clock)
         count.restart()
         loss = runner.train().training_loss
-    return {**passed(clock.began, clock.ended), "real": int(count.real), "processed": count.processed,
-            "gib": peak_gib(), "loss": loss}
+    return {**passed(clock.began, clock.ended), "real": int(count.real),
+            "processed": count.processed, "gib": peak_gib(), "loss": loss}
 
 
 def sentence_encoder(work: Work, **options: Any) -> Any:
