@@ -15,7 +15,8 @@ once, before the loop. Encoding goes from text to vectors and has tokenising in 
 Processor seconds are the process's own on all threads: what others do on a shared machine is not
 in them. Real tokens leave padding out. Memory is the process's peak (RSS), on a card the tensors'.
 The loss is the timed steps' mean; the score is dev's: after few steps it says that all do the same
-work, not how good they get. The peers are extras of the tests' requirements, not dependencies.
+work, not how good they get (the peers' schedule begins at rate 0, so that they are a step behind).
+The peers are extras of the tests' requirements, not dependencies.
 """
 
 import argparse

@@ -14,6 +14,7 @@ import pandas as pd
 SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as RoBERTa has them
 VOCABULARY = 500  # of what the command line makes
 BLOCK = 50_000  # rows made at a time
+OTHER = 10  # seeds from here on: no sentence of the competition's comes again
 
 
 def make_encoder(folder: Path, vocabulary: int, width: int, layers: int, heads: int,
@@ -84,13 +85,14 @@ def write_sentences(path: Path, n: int) -> None:
     """A text file of n sentences, one a line."""
     with open(path, "w", encoding="utf-8") as file:
         for start in range(0, n, BLOCK):
-            file.write("\n".join(sentences(min(BLOCK, n - start), VOCABULARY, seed=start)) + "\n")
+            part = sentences(min(BLOCK, n - start), VOCABULARY, seed=OTHER + start)
+            file.write("\n".join(part) + "\n")
 
 
 def write_pairs(path: Path, n: int) -> None:
     """A CSV of n pairs without labels."""
     for start in range(0, n, BLOCK):
-        part = pairs(min(BLOCK, n - start), VOCABULARY, seed=start, labelled=False)
+        part = pairs(min(BLOCK, n - start), VOCABULARY, seed=OTHER + start, labelled=False)
         part.to_csv(path, mode="a" if start else "w", header=not start, index=False)
 
 
