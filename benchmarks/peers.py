@@ -16,7 +16,8 @@ Processor seconds are the process's own on all threads: what others do on a shar
 in them. Real tokens leave padding out. Memory is the process's peak (RSS), on a card the tensors'.
 The loss is the timed steps' mean; the score is dev's: after few steps it says that all do the same
 work, not how good they get (the peers' schedule begins at rate 0, so that they are a step behind).
-The peers are extras of the tests' requirements, not dependencies.
+The Trainer groups lengths within a quarter of the steps and at most 50 batches: under 8 steps not
+at all, fully from 200. The peers are extras of the tests' requirements, not dependencies.
 """
 
 import argparse
