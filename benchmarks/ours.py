@@ -19,15 +19,16 @@ from benchmarks.measuring import (
 from benchmarks.work import LEARNING_RATE, SEED, TEMPERATURE, Work
 from pipeline import hardware
 from pipeline.batching import shuffled
-from pipeline.config import Sts
 from pipeline.encoder import Encoder, embed, load_encoder
 from pipeline.gradcache import vectors
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.history import read_history
 from pipeline.losses import info_nce
 from pipeline.metrics import pearson, spearman
+from pipeline.recipe import Recipe
+from pipeline.sections import Sts
 from pipeline.stages.fitting import objective
-from pipeline.training import Recipe, Task, train
+from pipeline.training import Task, train
 
 
 def loaded(work: Work) -> Encoder:

@@ -13,8 +13,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.config import KEYS, SAMPLE, Config, Data
+from pipeline.config import KEYS, SAMPLE, Config
 from pipeline.errors import UserError, nearest
+from pipeline.sections import Data
 
 CONFIGS = SAMPLE.parent.parent / "configs"
 # What the YAML parser raises: 2024-13-45 looks like a date, a thousand brackets are too deep,

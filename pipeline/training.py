@@ -9,66 +9,33 @@ seed and epoch and the learning rate one of the step, so that a resumed run repe
 
 import logging
 import math
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipeline import checkpoint, processes, sharding
+from pipeline import processes, sharding
 from pipeline.adversarial import shifted
 from pipeline.averaging import Average
 from pipeline.checkpoint import State
-from pipeline.errors import Pruned, Stopped, UserError
+from pipeline.errors import Pruned, Stopped
 from pipeline.history import StepLog
+from pipeline.keeper import Keeper
+from pipeline.optimizer import adamw
+from pipeline.recipe import Recipe
 
 log = logging.getLogger(__name__)
 Watch = Callable[[int, dict[str, float]], bool]
 FLUSH = 10  # steps whose losses are read at once: reading one makes a GPU wait
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How long and how fast: the keys that every training stage has."""
-
-    epochs: float
-    max_steps: int
-    learning_rate: float
-    warmup_ratio: float
-    weight_decay: float
-    max_grad_norm: float
-    eval_every: float
-    patience: int
-    keep: str = "best"  # which evaluation's weights: the best one's or the last one's
-    ema: float = 0.0
-    layer_decay: float = 1.0
-    fgm: float = 0.0
-
-    def steps(self, per_epoch: int) -> int:
-        """Optimizer steps of the whole training."""
-        return self.max_steps or max(1, round(self.epochs * per_epoch))
-
-    def interval(self, per_epoch: int) -> int:
-        """Steps between evaluations."""
-        every = self.eval_every * per_epoch if self.eval_every < 1 else self.eval_every
-        return max(1, round(every))
-
-    def rate(self, step: int, total: int) -> float:
-        """Learning rate of a step counted from 0: linear up to the peak, linear down to 0."""
-        warmup = math.ceil(self.warmup_ratio * total)
-        if step < warmup:
-            return self.learning_rate * (step + 1) / warmup
-        return self.learning_rate * (total - step) / max(1, total - warmup)
 
 
 @dataclass(frozen=True)
@@ -103,38 +70,6 @@ def stop_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """Fused AdamW; biases and norms (tensors of one dimension) do not decay.
-
-    A group's learning rate is the step's times its `share`: layer_decay to the power of its
-    distance from the top (ELECTRA, Clark et al. 2020, appendix B).
-    """
-    trained = [(depth(name), p) for name, p in model.named_parameters() if p.requires_grad]
-    top = max((level for level, _ in trained if level is not None), default=0) + 1
-    if recipe.layer_decay < 1 and top == 1:
-        raise UserError("sts.layer_decay: expected 1 for an encoder without numbered layers of its "
-                        f"own, got {recipe.layer_decay:g}")
-    shares = [1.0 if level is None else recipe.layer_decay ** (top - level)
-              for level, _ in trained]
-    groups = []
-    for share in sorted(set(shares)):
-        mine = [p for own, (_, p) in zip(shares, trained, strict=True) if own == share]
-        groups += [{"params": [p for p in mine if p.ndim > 1], "share": share,
-                    "weight_decay": recipe.weight_decay},
-                   {"params": [p for p in mine if p.ndim <= 1], "share": share,
-                    "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]],
-                             lr=recipe.learning_rate, fused=True)
-
-
-def depth(name: str) -> int | None:
-    """How high a parameter stands: 0 the embeddings, 1 … the layers, None what is above them."""
-    if "embeddings" in name or ".encoder.LayerNorm." in name:  # DeBERTa's, of relative positions
-        return 0
-    layer = re.search(r"\.layers?\.(\d+)\.", name)
-    return int(layer[1]) + 1 if layer else None
 
 
 def prepared(model: nn.Module, recipe: Recipe,
@@ -236,51 +171,3 @@ def look(task: Task, model: nn.Module, step: int, evaluate: bool, measure: bool)
 def summary(evaluation: dict[str, float]) -> str:
     """An evaluation in a few words."""
     return ", ".join(f"dev {name} {value:.4f}" for name, value in evaluation.items())
-
-
-class Keeper:
-    """What of a training outlives the process: its state, checkpoints and best weights."""
-
-    def __init__(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 scaler: torch.amp.GradScaler | None, average: Average | None) -> None:
-        """Goes on from what the folder holds."""
-        self.folder, self.model, self.optimizer, self.scaler = folder, model, optimizer, scaler
-        self.average = average
-        self.state = checkpoint.restore(folder, model, optimizer, scaler, average)
-        self.before, self.began = self.state.seconds, time.monotonic()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """The model with the weights that are evaluated and kept: the average, if there is one."""
-        return self.average.in_place() if self.average else nullcontext()
-
-    def judge(self, value: float, recipe: Recipe) -> bool:
-        """Keeps the weights if the evaluation is the best; counts patience. NaN is never best.
-
-        With keep="last" every evaluation's weights take the place of the one's before.
-        """
-        state = self.state
-        if value > state.best or recipe.keep == "last":
-            checkpoint.save_best(self.folder, self.model)
-            state.best, state.best_step, state.waiting = value, state.step, 0
-            return True
-        state.waiting += 1
-        state.stopped_early = 0 < recipe.patience <= state.waiting
-        return False
-
-    def seconds(self) -> float:
-        """Time spent on this training by all the commands that worked on it."""
-        return self.before + time.monotonic() - self.began
-
-    def save(self) -> None:
-        """Writes everything that the next step depends on."""
-        self.state.seconds = self.seconds()
-        checkpoint.save_newest(self.folder, self.model, self.optimizer, self.scaler, self.state,
-                               self.average)
-
-    def load_best(self) -> None:
-        """Leaves the model with the kept evaluation's weights; if none was a number, the last."""
-        processes.wait()
-        if self.state.best_step >= 0:
-            checkpoint.load_best(self.folder, self.model)
-        elif self.average:
-            self.average.exchange()

@@ -28,7 +28,7 @@ from pipeline import checkpoint, training
 from pipeline.checkpoint import State
 from pipeline.errors import Stopped
 from pipeline.history import read_history
-from pipeline.training import adamw
+from pipeline.optimizer import adamw
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from toy import (
 from pipeline import checkpoint, files
 from pipeline.checkpoint import State
 from pipeline.history import read_history
-from pipeline.training import adamw
+from pipeline.optimizer import adamw
 
 NEWEST = {"model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json",
           "checksums.json"}

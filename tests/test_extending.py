@@ -66,7 +66,7 @@ def copy(tmp_path) -> Path:
     (folder / "configs/presets/my-bert.yaml").write_text(preset)
     insert(folder / "pipeline/losses.py", "REGRESSION = {", loss + "\n\n", before=True)
     insert(folder / "pipeline/losses.py", "REGRESSION = {\n", entry)
-    replace(folder / "pipeline/config.py",
+    replace(folder / "pipeline/sections.py",
             '                             "mse+cosent", "cosent+pearson"])\n', choice)
     (folder / "pipeline/stages/sizes.py").write_text(stage)
     insert(folder / "pipeline/stages/__init__.py", "STAGES = {\n", line)

@@ -20,13 +20,14 @@ from toy import done, equal, read_csv, small, timeless
 
 from pipeline import hardware
 from pipeline.calibration import cross_fitted
-from pipeline.config import Config, Sts
+from pipeline.config import Config
 from pipeline.data import SENTENCES, Competition, read_competition
 from pipeline.encoder import load_encoder
 from pipeline.errors import Stopped
 from pipeline.heads import PairScorer, logistic_link
 from pipeline.history import read_history
 from pipeline.runs import Run
+from pipeline.sections import Sts
 from pipeline.stages import fitting
 from pipeline.stages.chain import Start
 from pipeline.stages.fitting import fit, objective, training_pairs

@@ -33,7 +33,8 @@ from pipeline.encoder import load_encoder
 from pipeline.errors import NotFinite, UserError
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.history import read_history
-from pipeline.training import Task, adamw, depth, train
+from pipeline.optimizer import adamw, depth
+from pipeline.training import Task, train
 
 
 @pytest.mark.parametrize(("epochs", "max_steps", "per_epoch", "steps"), [

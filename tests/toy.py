@@ -16,7 +16,8 @@ from pipeline import hardware
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
 from pipeline.history import read_history
-from pipeline.training import Recipe, Task, train
+from pipeline.recipe import Recipe
+from pipeline.training import Task, train
 
 ROWS, BATCH, PER_EPOCH = 22, 4, 6  # the last batch of an epoch has two rows
 X = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(1))

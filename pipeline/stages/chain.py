@@ -12,13 +12,14 @@ from omegaconf import OmegaConf
 
 from pipeline import hardware, processes, trackers
 from pipeline.checkpoint import State
-from pipeline.config import Config, Training, recorded
+from pipeline.config import Config, recorded
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
 from pipeline.errors import OutOfMemory, UserError
+from pipeline.recipe import Recipe
 from pipeline.runs import Run, claimed
+from pipeline.sections import Training
 from pipeline.stages import TRAINING
-from pipeline.training import Recipe
 
 log = logging.getLogger(__name__)
 VERSION = 3  # raise it when the same settings and data would now give another result

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pipeline import processes, sharding
 from pipeline.checkpoint import State
-from pipeline.config import Config, Data, Training
+from pipeline.config import Config
 from pipeline.data import Competition
 from pipeline.diagnostics.clusters import agreement
 from pipeline.diagnostics.sketches import save_sketch
@@ -20,6 +20,7 @@ from pipeline.heads import PairScorer, raw_scores
 from pipeline.history import read_history
 from pipeline.metrics import effective_rank, interval, pearson, spearman
 from pipeline.runs import Run
+from pipeline.sections import Data, Training
 from pipeline.stages.chain import recipe
 from pipeline.training import Task, Watch, train
 

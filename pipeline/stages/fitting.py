@@ -17,7 +17,7 @@ from pipeline import augment, processes, sharding
 from pipeline.audit import binary_threshold
 from pipeline.batching import shuffled
 from pipeline.checkpoint import State
-from pipeline.config import Config, Sts
+from pipeline.config import Config
 from pipeline.data import HIGHEST, SENTENCES
 from pipeline.errors import UserError
 from pipeline.files import written_aside
@@ -33,6 +33,7 @@ from pipeline.heads import (
 from pipeline.losses import REGRESSION, SCALE_FREE, r_drop
 from pipeline.metrics import pearson, spearman
 from pipeline.runs import Run
+from pipeline.sections import Sts
 from pipeline.stages.chain import Start, recipe
 from pipeline.training import Task, Watch, train
 

@@ -17,9 +17,10 @@ from optuna.distributions import CategoricalDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pipeline.config import Config, Tune
+from pipeline.config import Config
 from pipeline.errors import NotFinite, Pruned, UserError
 from pipeline.runs import Run, keep_record, read_manifest
+from pipeline.sections import Tune
 from pipeline.space import Space
 from pipeline.study import (
     best_trials,

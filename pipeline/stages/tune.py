@@ -20,11 +20,12 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from pipeline.config import KEYS, SAMPLE, Config, Tune
+from pipeline.config import KEYS, SAMPLE, Config
 from pipeline.data import content_hash, read_competition
 from pipeline.encoder import fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
+from pipeline.sections import Tune
 from pipeline.space import Space, described, read_space
 from pipeline.stages import finalists
 from pipeline.stages.chain import encoder_path
