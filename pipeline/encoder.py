@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -23,6 +22,7 @@ from pipeline.batching import Tokens, by_tokens, tokenise
 from pipeline.dropout import use_fast_dropout
 from pipeline.errors import UserError
 from pipeline.files import sha256, write_json
+from pipeline.hub import from_hub
 from pipeline.packing import Batch, hidden_states, use_packing
 
 log = logging.getLogger(__name__)
@@ -182,39 +182,6 @@ def pooler_option(path: str, config: Any, pooling: str) -> dict[str, bool]:
         raise UserError(f"encoder.pooling: expected cls or mean for {path} ({config.model_type} "
                         "has no pooler), got 'pooler'")
     return {"add_pooling_layer": pooling == "pooler"} if takes else {}
-
-
-def quiet() -> None:
-    """Hides the libraries' bars over local files and their talk of retries; downloads keep bars."""
-    import datasets
-    import huggingface_hub.utils
-    import transformers
-
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    huggingface_hub.utils.enable_progress_bars()
-    datasets.disable_progress_bars()
-
-
-def from_hub(loader: Any, path: str, **options: Any) -> Any:
-    """`loader.from_pretrained` with its failures in one line."""
-    quiet()
-    if path.startswith((".", "/", "~")) and not Path(path).is_dir():
-        raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
-    try:
-        return loader.from_pretrained(path, **options)
-    except torch.serialization.pickle.UnpicklingError:  # torch's weights_only refused them
-        raise UserError(f"encoder.path={path}: expected weights that are tensors alone, got a "
-                        "pickle with code in it; take a copy in safetensors") from None
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        if Path(path).is_dir():
-            raise UserError(f"encoder.path={path}: expected a Hugging Face encoder's folder, got: "
-                            f"{reason}") from None
-        raise UserError(f"encoder.path={path}: the Hub could not give this model ({reason}); ways "
-                        "out: encoder.path=FOLDER with a local copy, HF_HOME with a filled cache, "
-                        "or preset=offline") from None
 
 
 def fingerprint(path: str) -> dict[str, str]:

@@ -1,12 +1,16 @@
-"""Is the Hub within reach, and what of it is already here?
+"""The Hub: loading from it or a folder with failures in one line; is it within reach?
 
 The libraries retry every model for about half a minute before they give up; one short request
 beforehand spares that to whoever asks for several models without a network.
 """
 
+import logging
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+
+from pipeline.errors import UserError
 
 PATIENCE = 5  # seconds
 
@@ -35,3 +39,39 @@ def cached(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
+
+
+def quiet() -> None:
+    """Hides the libraries' bars over local files and their talk of retries; downloads keep bars."""
+    import datasets
+    import huggingface_hub.utils
+    import transformers
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    huggingface_hub.utils.enable_progress_bars()
+    datasets.disable_progress_bars()
+
+
+def from_hub(loader: Any, path: str, **options: Any) -> Any:
+    """`loader.from_pretrained` with its failures in one line."""
+    import torch
+    from safetensors import SafetensorError
+
+    quiet()
+    if path.startswith((".", "/", "~")) and not Path(path).is_dir():
+        raise UserError(f"encoder.path: expected a Hub id or a folder, got no folder {path}")
+    try:
+        return loader.from_pretrained(path, **options)
+    except torch.serialization.pickle.UnpicklingError:  # torch's weights_only refused them
+        raise UserError(f"encoder.path={path}: expected weights that are tensors alone, got a "
+                        "pickle with code in it; take a copy in safetensors") from None
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if Path(path).is_dir():
+            raise UserError(f"encoder.path={path}: expected a Hugging Face encoder's folder, got: "
+                            f"{reason}") from None
+        raise UserError(f"encoder.path={path}: the Hub could not give this model ({reason}); ways "
+                        "out: encoder.path=FOLDER with a local copy, HF_HOME with a filled cache, "
+                        "or preset=offline") from None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.encoder import quiet
 from pipeline.errors import UserError
 from pipeline.files import write_text
+from pipeline.hub import quiet
 from pipeline.nli import LABELS, read_json, read_tsv
 from pipeline.splits import held_out
 from pipeline.tables import require

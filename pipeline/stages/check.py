@@ -64,7 +64,7 @@ def tokens_and_memory(config: Config, competition: Competition) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     from pipeline import hardware
-    from pipeline.encoder import from_hub
+    from pipeline.hub import from_hub
     from pipeline.stages.chain import encoder_path
 
     path = encoder_path(config)

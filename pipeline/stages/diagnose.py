@@ -20,10 +20,11 @@ from pipeline.diagnostics.evidence import Evidence, read_evidence
 from pipeline.diagnostics.findings import findings
 from pipeline.diagnostics.page import page
 from pipeline.diagnostics.probes import judge, read_probes
-from pipeline.encoder import from_hub, recorded
+from pipeline.encoder import recorded
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
 from pipeline.heads import load_scorer, raw_scores, to_labels
+from pipeline.hub import from_hub
 from pipeline.runs import identity, models
 
 log = logging.getLogger(__name__)
