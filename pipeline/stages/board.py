@@ -137,7 +137,7 @@ def recommend(table: pd.DataFrame) -> None:
             continue
         if is_trial:
             print("trial, on the bundled sample:")
-        out = [row["run"] for row in rows if row["run"] not in tables]
+        out = sorted(row["run"] for row in rows if row["run"] not in tables)
         if out:
             print(f"left out, their {name} predictions cannot be read or are of other rows: "
                   f"{', '.join(out)}")
