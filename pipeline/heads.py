@@ -147,7 +147,7 @@ class PairScorer(nn.Module):
             samples = self.dropout_samples if self.training else 1
             # In fp32: bf16 has three digits, and ties would blur the ranks.
             with torch.autocast(vectors.device.type, enabled=False):
-                vectors = vectors.float()
+                vectors = vectors.to(self.linear.weight.dtype)  # bf16 in shards alone
                 return torch.cat([self.linear(self.dropout(vectors)).squeeze(-1)
                                   for _ in range(samples)])
         left, right = vectors.float().chunk(2)

@@ -170,6 +170,8 @@ def own_name(config: Config) -> str:
         own = "-and-".join(dict.fromkeys(name.rpartition("-")[0] or name for name in names))
         return re.sub(r"[^\w.-]+", "-", own).strip("-.")[:80]
     own = config.preset or Path(config.encoder.path).resolve().name
+    if own.endswith(".yaml"):  # a preset by its path
+        own = Path(own).stem
     own = re.sub(r"[^\w.-]+", "-", own).strip("-.")
     return f"trial-{own}" if config.trial == "always" else own
 

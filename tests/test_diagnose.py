@@ -21,7 +21,8 @@ from toy import done, files_of, only, read_csv, read_json, small
 from pipeline.diagnostics.evidence import read_evidence
 from pipeline.diagnostics.findings import findings
 from pipeline.errors import UserError
-from pipeline.runs import models
+from pipeline.files import checksums
+from pipeline.runs import models, write_manifest
 
 ATTACK = "<script>alert(1)</script> & <b>굵게</b> </script>"
 
@@ -194,6 +195,9 @@ def test_a_run_of_folds(command, runs, competition):
     pd.DataFrame([{"id": "1", "sentence_1": row["sentence"], "sentence_2": row["closer"]}]).to_csv(
         file, index=False)
     (one / "folds/sts/fold1-0123456789/model").rename(one / "model")
+    manifest = read_json(one / "manifest.json")
+    files = {name: mark for name, mark in checksums(one).items() if name in manifest["files"]}
+    write_manifest(one, manifest | {"files": files})
     scores = []
     for run in (one, two):
         done(command, "stage=predict", f"run={run}", f"pairs={file}", "submissions_dir=out")
@@ -367,8 +371,11 @@ def test_in_a_browser(command, runs, cache, browser, width, scheme):
     assert any(pair["sentence_1"].split()[0] in words and f"label {pair['label']:.1f}" in words
                for pair in pairs)
     place = next(row for row, pair in enumerate(pairs) if pair["sentence_1"] == ATTACK)
+    page.mouse.move(1, 1)
+    hovered.wait_for(state="detached")
     page.evaluate("""place => Plotly.Fx.hover(document.querySelector('[data-chart="scatter-0"]'),
                   [{curveNumber: 1, pointNumber: place}])""", place)
+    hovered.filter(has_text="alert").wait_for()
     for part in ATTACK.split():
         assert part in hovered.text_content()  # the tags as text
 

@@ -120,7 +120,7 @@ def test_two_processes_equal_one(both, still_encoder, tmp_path):
                 assert first.get(part, {}) == pytest.approx(second.get(part, {}), abs=2e-4)
         weights = [load_file(run / "model" / "model.safetensors") for run in runs]
         for name, tensor in weights[0].items():
-            torch.testing.assert_close(weights[1][name], tensor, atol=2e-5, rtol=1e-3)
+            torch.testing.assert_close(weights[1][name], tensor, atol=5e-5, rtol=1e-3)
         assert any(not torch.equal(start[name], weights[0][name]) for name in start)
     names = sorted(path.name for path in (tmp_path / "subs1").glob("*.csv"))
     assert len(names) == 4
