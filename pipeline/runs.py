@@ -172,7 +172,9 @@ def undamaged(folder: Path) -> Path:
 def models(folder: Path) -> list[Path]:
     """The folders of a finished run's models: its own, or those of its folds."""
     own = folder / "model"
-    return [own] if own.is_dir() else sorted(folder.glob("folds/sts/*/model"))
+    return [own] if own.is_dir() else sorted(
+        folder.glob("folds/sts/fold*/model"),
+        key=lambda model: int(model.parent.name.removeprefix("fold").partition("-")[0]))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pipeline.data import Competition
 from pipeline.diagnostics.evidence import chain, read_settings
 from pipeline.diagnostics.spikes import batches, spikes, trend
 from pipeline.history import read_history
-from pipeline.runs import read_manifest
+from pipeline.runs import models, read_manifest
 
 STEP = ("loss", "grad_norm", "lr")
 MOST = 2000  # points of a curve; a longer one is thinned, its spikes stay
@@ -17,7 +17,7 @@ MOST = 2000  # points of a curve; a longer one is thinned, its spikes stay
 def curves(folder: Path, competition: Competition) -> list[dict]:
     """One entry a stage of the chain that led to the run, first to last; with folds one a fold."""
     return [stage(part, competition) for path in chain(folder)
-            for part in (sorted(path.glob("folds/*/*")) or [path])]
+            for part in (model.parent for model in models(path))]
 
 
 def stage(folder: Path, competition: Competition) -> dict:
