@@ -188,6 +188,15 @@ def test_some_without_oof(command, competition):
     assert files_of(folder) == FILES
 
 
+def test_no_password_is_kept(command, three):
+    """A database's password on the command line stands in no file of the blend."""
+    done(command, *words("a", "b"), "tune.storage=postgresql://me:hush@host/db")
+    kept = [path.read_bytes() for top in ("runs/ensemble", "submissions")
+            for path in (three / top).rglob("*") if path.is_file()]
+    assert any(b"postgresql://me:***@host/db" in text for text in kept)
+    assert not any(b"hush" in text for text in kept)
+
+
 def test_again(command, three):
     """The same command gives the same run; other members or another method another one."""
     done(command, *words("a", "b"))

@@ -13,7 +13,7 @@ from toy import done, files_of
 from tuning import BEST, SPACE, study_of, toy_run, values
 
 from pipeline.config import Config, recorded, without_password
-from pipeline.errors import NotFinite, UserError
+from pipeline.errors import NotFinite, OutOfMemory, UserError
 from pipeline.files import write_json, write_text
 from pipeline.runs import Run, read_manifest
 
@@ -54,6 +54,8 @@ def test_failures(command, toys, words, tmp_path, undrawn, caplog):
             raise NotFinite("step 3: expected a finite loss, got nan", folder)
         if len(calls) == 3:
             raise UserError("sts.batch_size: expected at most 48,\ngot 64")
+        if len(calls) == 5:
+            raise OutOfMemory("out of memory: lower sts.batch_size")
         found = toy_run(part, watch)
         if len(calls) == 4:
             nothing = {"value": None, "low": None, "high": None}
@@ -67,14 +69,15 @@ def test_failures(command, toys, words, tmp_path, undrawn, caplog):
     reasons = [trial.user_attrs.get("reason") for trial in study.trials]
     assert reasons == [None, "step 3: expected a finite loss, got nan",
                        "sts.batch_size: expected at most 48, got 64",
-                       "dev Pearson is no number: predictions or labels are constant", None, None]
+                       "dev Pearson is no number: predictions or labels are constant",
+                       "out of memory: lower sts.batch_size", None]
     table = pd.read_csv(tmp_path / "runs/tune/s/trials.csv")
-    assert table["state"].tolist() == ["complete", "fail", "fail", "fail", "complete", "complete"]
+    assert table["state"].tolist() == ["complete", "fail", "fail", "fail", "fail", "complete"]
     assert table["reason"].fillna("").tolist() == [reason or "" for reason in reasons]
     folder = tmp_path / "runs/sts/tune-s-0123456789"
     assert files_of(folder) == {"manifest.json"}
     assert read_manifest(folder)["status"] == "failed"
-    assert "6 trials, 3 complete, 0 pruned, 3 failed" in caplog.text
+    assert "6 trials, 2 complete, 0 pruned, 4 failed" in caplog.text
 
 
 def test_own_settings_refused(command, toys, words, tmp_path):

@@ -142,7 +142,7 @@ def test_real_runs(command, words, competition, tmp_path, monkeypatch, caplog):
 
 
 def test_simcse(command, words, tmp_path, undrawn, caplog):
-    """A stage without dev predictions: the finalists' cosines are compared."""
+    """A stage without dev predictions: the finalists' cosines are compared; no run is traced."""
     (tmp_path / "space.yaml").write_text("simcse.temperature: {low: 0.01, high: 0.2}\n")
     done(command, *words, "tune.stage=simcse", "chain=[simcse]", "tune.trials=2",
          "tune.finalist_seeds=[]", "simcse.max_steps=1", "tune.metric=spearman")
@@ -150,6 +150,7 @@ def test_simcse(command, words, tmp_path, undrawn, caplog):
     for trial in study.trials:
         metrics = read_json(tmp_path / trial.user_attrs["run"] / "metrics.json")
         assert trial.value == metrics["dev"]["spearman"]["value"]
+        assert "measured" not in read_manifest(tmp_path / trial.user_attrs["run"])["shape"]
     assert [part["scores"] for part in found["finalists"]] == [
         [value] for value in sorted((trial.value for trial in study.trials), reverse=True)]
     first, second = (study.trials[part["trial"]] for part in found["finalists"])

@@ -59,7 +59,7 @@ def run(config: Config) -> None:
              "runs": [manifest["identity"] for manifest in manifests]}
     with claimed(Path(config.runs_dir), config.name, shape) as made:
         made.clear()
-        made.begin(OmegaConf.to_yaml(OmegaConf.structured(config)),
+        made.begin(OmegaConf.to_yaml(recorded(config)),
                    ", ".join(sorted({manifest["encoder"] for manifest in manifests})),
                    hardware.machine("cpu"))
         write(made, found, metrics, frames, blends)

@@ -20,7 +20,7 @@ from pipeline.comparison import holm, paired_difference, sentence
 from pipeline.config import Config
 from pipeline.data import read_competition
 from pipeline.encoder import load_encoder
-from pipeline.errors import NotFinite, UserError
+from pipeline.errors import NotFinite, OutOfMemory, UserError
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.runs import Run, keep_record
 from pipeline.stages.trials import changed, complete
@@ -67,7 +67,7 @@ def train(config: Config, study: Study, default: dict[str, Any]) -> tuple[
         name = f"trial {trial.number}" + " (untuned)" * (trial.params == default)
         try:
             found.append(with_seeds(config, study.study_name, trial, name))
-        except (UserError, NotFinite, torch.OutOfMemoryError) as error:
+        except (UserError, NotFinite, OutOfMemory) as error:
             out.append(f"{name} is out, a further seed failed: {' '.join(str(error).split())}")
             log.warning("%s", out[-1])
             if isinstance(error, NotFinite):

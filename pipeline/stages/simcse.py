@@ -37,7 +37,7 @@ def run(config: Config) -> None:
     complete(config)
 
 
-def complete(config: Config, traced: bool = False, watch: Watch | None = None) -> Run:
+def complete(config: Config, watch: Watch | None = None, traced: bool = False) -> Run:
     """The finished simcse run of this configuration; traced: with what stage=dynamics reads."""
     competition, settings = read_data(config), config.simcse
     frames = [competition.train, competition.dev, competition.test]

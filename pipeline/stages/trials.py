@@ -11,14 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from optuna import TrialPruned
 from optuna.distributions import CategoricalDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pipeline.config import Config
-from pipeline.errors import NotFinite, Pruned, UserError
+from pipeline.errors import NotFinite, OutOfMemory, Pruned, UserError
 from pipeline.runs import Run, keep_record, read_manifest
 from pipeline.sections import Tune
 from pipeline.space import Space
@@ -75,7 +74,7 @@ def attempt(config: Config, study: Study, space: Space, default: dict[str, Any],
         keep_record(error.folder, "pruned")
         log.info("trial %d: %s", trial.number, error)
         raise TrialPruned(str(error)) from None
-    except (UserError, NotFinite, torch.OutOfMemoryError) as error:
+    except (UserError, NotFinite, OutOfMemory) as error:
         if isinstance(error, UserError) and values == default:
             try_again(study, trial)  # the command's own settings are wrong, not the trial's
             raise
