@@ -57,13 +57,18 @@ def ngrams() -> HashingVectorizer:
                              alternate_sign=False, norm=None, binary=True)
 
 
+def monotone(raw: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The rising map of predictions that fits these labels best (isotonic regression)."""
+    bent = IsotonicRegression(y_min=LOWEST, y_max=HIGHEST, out_of_bounds="clip")
+    return bent.fit(raw, labels).predict
+
+
 def calibrator(kind: str, raw: np.ndarray, overlap: np.ndarray, labels: np.ndarray,
                ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """The map from raw predictions and overlaps to labels that fits these; all are (n,)."""
     if kind == "monotone":
-        bent = IsotonicRegression(y_min=LOWEST, y_max=HIGHEST, out_of_bounds="clip")
-        bent.fit(raw, labels)
-        return lambda raw, overlap: bent.predict(raw)
+        bent = monotone(raw, labels)
+        return lambda raw, overlap: bent(raw)
     model = make_pipeline(SplineTransformer(KNOTS), RidgeCV(np.logspace(-3, 3, 13)))
     model.fit(np.column_stack([raw, overlap]), labels)
     return lambda raw, overlap: np.clip(model.predict(np.column_stack([raw, overlap])),

@@ -101,6 +101,17 @@ def both(competition, still_encoder, tmp_path, command) -> dict[int, Path]:
     return {count: tmp_path / f"runs{count}" for count in (1, 2)}
 
 
+def same_steps(first: Path, other: Path, scores_within: float) -> None:
+    """Two runs' losses, norms, tokens and rates agree step by step, and their evaluations."""
+    one, two = (read_history(run / "history.jsonl") for run in (first, other))
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for first, second in zip(one, two, strict=True):
+        for part in ("loss", "grad_norm", "tokens", "lr"):
+            assert first.get(part, 0) == pytest.approx(second.get(part, 0), rel=2e-4), part
+        for part in ("eval", "geometry"):
+            assert first.get(part, {}) == pytest.approx(second.get(part, {}), abs=scores_within)
+
+
 def test_two_processes_equal_one(both, still_encoder, tmp_path):
     """Same losses and gradient norms step by step, same weights and evaluations to rounding.
 
@@ -111,13 +122,7 @@ def test_two_processes_equal_one(both, still_encoder, tmp_path):
         runs = [next((folder / case.split("-")[0]).glob(case + RUN)) for folder in both.values()]
         if case == "sts-folds":
             runs = [next(run.glob("folds/sts/fold2-*")) for run in runs]
-        one, two = (read_history(run / "history.jsonl") for run in runs)
-        assert [line["step"] for line in one] == [line["step"] for line in two]
-        for first, second in zip(one, two, strict=True):
-            for part in ("loss", "grad_norm", "tokens", "lr"):
-                assert first.get(part, 0) == pytest.approx(second.get(part, 0), rel=2e-4), part
-            for part in ("eval", "geometry"):
-                assert first.get(part, {}) == pytest.approx(second.get(part, {}), abs=2e-4)
+        same_steps(*runs, scores_within=2e-4)
         weights = [load_file(run / "model" / "model.safetensors") for run in runs]
         for name, tensor in weights[0].items():
             torch.testing.assert_close(weights[1][name], tensor, atol=5e-5, rtol=1e-3)

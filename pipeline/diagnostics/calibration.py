@@ -1,11 +1,10 @@
 """Whether predictions are right on average at every level, and what a monotone map would gain."""
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import KFold
 
+from pipeline.calibration import monotone
 from pipeline.comparison import paired_difference
-from pipeline.data import HIGHEST, LOWEST
 from pipeline.diagnostics.parts import absolute_difference, mean
 from pipeline.metrics import interval
 
@@ -28,9 +27,7 @@ def recalibrated(labels: np.ndarray, predictions: np.ndarray, folds: int = FOLDS
     """Predictions (n,) mapped by isotonic regressions that did not see the row's own fold."""
     found = np.empty(len(labels))
     for fitted, held in KFold(folds, shuffle=True, random_state=0).split(predictions):
-        mapping = IsotonicRegression(y_min=LOWEST, y_max=HIGHEST, out_of_bounds="clip")
-        mapping.fit(predictions[fitted], labels[fitted])
-        found[held] = mapping.predict(predictions[held])
+        found[held] = monotone(predictions[fitted], labels[fitted])(predictions[held])
     return found
 
 

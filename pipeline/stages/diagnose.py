@@ -23,9 +23,9 @@ from pipeline.diagnostics.probes import judge, read_probes
 from pipeline.encoder import recorded
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
-from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.hub import from_hub
 from pipeline.runs import identity, models
+from pipeline.stages.predict import predicted
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +75,7 @@ def score_with(config: Config, folders: list[Path]) -> Callable[[pd.DataFrame], 
     device = hardware.pick_device(config.device)
     accelerator = hardware.start(device, hardware.pick_precision(config.precision, device),
                                  config.seed, config.deterministic)
-
-    def scores(folder: Path, frame: pd.DataFrame) -> np.ndarray:
-        scorer = load_scorer(folder).to(accelerator.device)
-        with accelerator.autocast():
-            raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="probes")
-        return to_labels(scorer, raw)
-
-    return lambda frame: np.mean([scores(folder, frame) for folder in folders], axis=0)
+    return lambda frame: predicted(folders, frame, accelerator, "probes")
 
 
 def report(found: dict, path: Path) -> None:

@@ -26,7 +26,7 @@ from pipeline.members import labelled_rows, read_members, read_predictions
 from pipeline.metrics import by_range, regression
 from pipeline.runs import Run, claimed
 from pipeline.stages.chain import read_data
-from pipeline.stages.sts import print_scores
+from pipeline.stages.sts import print_scores, write_table
 from pipeline.submission import write_submission
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,7 @@ def write(made: Run, found: dict, metrics: dict, frames: dict[str, pd.DataFrame]
         table = kept.assign(prediction=blends[name])
         if name == "oof":
             table.insert(1, "fold", blends["folds"])
-        write_text(made.folder / "predictions" / f"{name}.csv",
-                   table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+        write_table(made.folder / "predictions" / f"{name}.csv", table)
 
 
 def points(found: dict[str, float]) -> str:

@@ -40,8 +40,7 @@ def run(config: Config) -> None:
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
-    # Of a run with folds the mean of its models.
-    raw = np.mean([predicted(model, frame, accelerator) for model in models(folder)], axis=0)
+    raw = predicted(models(folder), frame, accelerator, "predict")
     settings = OmegaConf.load(folder / "config.yaml").sts
     predictions = recalled(folder, settings.get("calibrate", "none"))(raw, frame)
     if processes.rank() > 0:
@@ -58,9 +57,13 @@ def run(config: Config) -> None:
     log.info("predictions: %s (%d rows)", path, len(ids))
 
 
-def predicted(model: Path, frame: pd.DataFrame, accelerator: Accelerator) -> np.ndarray:
-    """A model's predictions (n,) from 0 to 5 for the frame's pairs."""
-    scorer = load_scorer(model).to(accelerator.device)
-    with accelerator.autocast():
-        raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc="predict")
-    return to_labels(scorer, raw)
+def predicted(folders: list[Path], frame: pd.DataFrame, accelerator: Accelerator,
+              desc: str) -> np.ndarray:
+    """The mean prediction (n,), 0 to 5, of a run's models (one, or its folds') for the pairs."""
+    found = []
+    for folder in folders:
+        scorer = load_scorer(folder).to(accelerator.device)
+        with accelerator.autocast():
+            raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc)
+        found.append(to_labels(scorer, raw))
+    return np.mean(found, axis=0)
