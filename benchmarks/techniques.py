@@ -65,10 +65,10 @@ def rows_of(head: str, techniques: dict[str, list[str]], words: list[str]) -> li
     labels = plain["labels"]
     found = {name: measured([*own, *keys]) for name, keys in techniques.items()}
     frame = read_competition(Path(load(words).data.dir)).dev
-    overlaps = calibration.Overlap.of(frame)(frame)
-    for kind in ("monotone", "overlap"):
+    surface = calibration.Surface.of(frame)(frame)
+    for kind in ("monotone", "surface"):
         found[f"calibrate {kind}"] = {"seconds": plain["seconds"], "predictions": (
-            calibration.cross_fitted(kind, plain["predictions"], overlaps, frame))}
+            calibration.cross_fitted(kind, plain["predictions"], surface, frame))}
     rows = [{"head": head, "technique": "plain", "pearson": pearson(plain["predictions"], labels),
              "seconds": plain["seconds"]}]
     for name, part in found.items():

@@ -1,10 +1,10 @@
 """From raw predictions to labels: fitted on pairs that the model was not trained on.
 
-    python run.py stage=sts sts.folds=5 sts.calibrate=overlap
+    python run.py stage=sts sts.folds=5 sts.calibrate=surface
 
 `monotone` bends the scale (isotonic regression): Pearson wants predictions that are linear in the
-label, cosines are not. `overlap` also looks at how many characters the two sentences share,
-weighted by rarity, which small encoders make too little of.
+label, cosines are not. `surface` also looks at what the pair's letters say, which small encoders
+make too little of: shared characters weighted by rarity, length, and negation on one side alone.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,39 @@ from sklearn.preprocessing import SplineTransformer
 
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
+from pipeline.diagnostics.features import NEGATION
 from pipeline.files import write_text, written_aside
 from pipeline.splits import groups
 
-FITTED_ON = "calibration.csv"  # raw, overlap and label of the pairs it is fitted on
-RARITY = "overlap.safetensors"
+FITTED_ON = "calibration.csv"  # raw, surface and label of the pairs it is fitted on
+RARITY = "rarity.safetensors"
+SURFACE = ["overlap", "length", "negation"]
 PARTS = 10  # of a cross-fitting
 KNOTS = 5
 
 
-class Overlap:
-    """Cosine of two sentences' character 1- and 2-grams, weighted by inverse document frequency."""
+class Surface:
+    """What can be seen of pairs without a model, in numbers: the columns SURFACE."""
 
     def __init__(self, idf: np.ndarray) -> None:
         self.weights = TfidfTransformer()
         self.weights.idf_ = idf  # (2^18,)
 
     @classmethod
-    def of(cls, frame: pd.DataFrame) -> "Overlap":
+    def of(cls, frame: pd.DataFrame) -> "Surface":
         """Weights after the frame's distinct sentences."""
         counts = ngrams().transform(sentence_table(frame)[0])
         return cls(TfidfTransformer().fit(counts).idf_)
 
     def __call__(self, frame: pd.DataFrame) -> np.ndarray:
-        """The overlap (n,) of every pair, 0 to 1."""
+        """Every pair's overlap, log length and whether one side alone is negated: (n, 3)."""
+        texts = [frame[column] for column in SENTENCES]
+        length = np.log(sum(side.str.len() for side in texts).clip(lower=1))
+        negated = [side.map(lambda text: NEGATION.search(text) is not None) for side in texts]
+        return np.column_stack([self.overlap(frame), length, negated[0] != negated[1]])
+
+    def overlap(self, frame: pd.DataFrame) -> np.ndarray:
+        """Cosine (n,) of two sentences' character 1- and 2-grams, weighted by idf: 0 to 1."""
         left, right = (self.weights.transform(ngrams().transform(frame[column]))
                        for column in SENTENCES)
         return np.asarray(left.multiply(right).sum(axis=1)).ravel()
@@ -63,37 +72,37 @@ def monotone(raw: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.n
     return bent.fit(raw, labels).predict
 
 
-def calibrator(kind: str, raw: np.ndarray, overlap: np.ndarray, labels: np.ndarray,
+def calibrator(kind: str, raw: np.ndarray, surface: np.ndarray, labels: np.ndarray,
                ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The map from raw predictions and overlaps to labels that fits these; all are (n,)."""
+    """The map from raw predictions (n,) and surfaces (n, 3) to labels (n,) that fits these."""
     if kind == "monotone":
         bent = monotone(raw, labels)
-        return lambda raw, overlap: bent(raw)
+        return lambda raw, surface: bent(raw)
     model = make_pipeline(SplineTransformer(KNOTS), RidgeCV(np.logspace(-3, 3, 13)))
-    model.fit(np.column_stack([raw, overlap]), labels)
-    return lambda raw, overlap: np.clip(model.predict(np.column_stack([raw, overlap])),
+    model.fit(np.column_stack([raw, surface]), labels)
+    return lambda raw, surface: np.clip(model.predict(np.column_stack([raw, surface])),
                                         LOWEST, HIGHEST)
 
 
-def cross_fitted(kind: str, raw: np.ndarray, overlap: np.ndarray,
+def cross_fitted(kind: str, raw: np.ndarray, surface: np.ndarray,
                  frame: pd.DataFrame) -> np.ndarray:
     """The frame's predictions (n,), each from a calibration that did not see its group of pairs."""
     labels, numbers = frame["label"].to_numpy(), groups(frame)
     found = np.empty(len(frame))
     parts = min(PARTS, len(np.unique(numbers)))
     for seen, unseen in GroupKFold(parts).split(raw, groups=numbers):
-        fitted = calibrator(kind, raw[seen], overlap[seen], labels[seen])
-        found[unseen] = fitted(raw[unseen], overlap[unseen])
+        fitted = calibrator(kind, raw[seen], surface[seen], labels[seen])
+        found[unseen] = fitted(raw[unseen], surface[unseen])
     return found
 
 
-def save(folder: Path, overlap: Overlap, raw: np.ndarray, overlaps: np.ndarray,
+def save(folder: Path, surface: Surface, raw: np.ndarray, seen: np.ndarray,
          labels: np.ndarray) -> None:
     """Keeps what the calibration is fitted on, from which it is made again in a moment."""
-    table = pd.DataFrame({"raw": raw, "overlap": overlaps, "label": labels})
+    table = pd.DataFrame(seen, columns=SURFACE).assign(raw=raw, label=labels)
     write_text(folder / FITTED_ON, table.to_csv(index=False, lineterminator="\n"))
     with written_aside(folder / RARITY) as aside:
-        save_file({"idf": overlap.weights.idf_}, aside)
+        save_file({"idf": surface.weights.idf_}, aside)
 
 
 def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np.ndarray]:
@@ -101,6 +110,7 @@ def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np
     if kind == "none":
         return lambda raw, frame: raw
     table = pd.read_csv(folder / FITTED_ON)
-    overlap = Overlap(load_file(folder / RARITY)["idf"])
-    fitted = calibrator(kind, *(table[name].to_numpy() for name in ("raw", "overlap", "label")))
-    return lambda raw, frame: fitted(raw, overlap(frame))
+    surface = Surface(load_file(folder / RARITY)["idf"])
+    fitted = calibrator(kind, table["raw"].to_numpy(), table[SURFACE].to_numpy(),
+                        table["label"].to_numpy())
+    return lambda raw, frame: fitted(raw, surface(frame))

@@ -117,9 +117,9 @@ class Sts(Training):
     use_dev: bool = key(False, "with folds: dev's pairs are trained on too, and dev's score is "
                                "that of the models that did not see the pair")
     calibrate: str = key("none", "how predictions become labels, fitted on pairs not trained on "
-                                 "(the folds' own, else dev's): monotone bends the scale, overlap "
-                                 "also looks at the characters that the sentences share",
-                         choices=["none", "monotone", "overlap"])
+                                 "(the folds' own, else dev's): monotone bends the scale, surface "
+                                 "also looks at shared characters, length and negation",
+                         choices=["none", "monotone", "surface"])
     keep: str = key("best", "the weights kept: of the best evaluation or of the last one",
                     choices=["best", "last"])
     ema: float = key(0.0, "decay of the moving average of the weights that is evaluated and kept, "

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from toy import done, equal, read_csv, small, timeless
 
 from pipeline import hardware
-from pipeline.calibration import cross_fitted
+from pipeline.calibration import SURFACE, cross_fitted
 from pipeline.config import Config
 from pipeline.data import SENTENCES, Competition, read_competition
 from pipeline.encoder import load_encoder
@@ -322,7 +322,7 @@ def test_interpolated_weights(share, make_encoder, tables, tmp_path):
 
 
 @pytest.mark.parametrize("head", ["bi", "cross"])
-@pytest.mark.parametrize("kind", ["monotone", "overlap"])
+@pytest.mark.parametrize("kind", ["monotone", "surface"])
 def test_calibrated_run(head, kind, make_encoder, command, competition):
     """Dev's predictions are cross-fitted from the raw ones, predict applies the kept map."""
     words = small(make_encoder(), "chain=[sts]", f"sts.head={head}")
@@ -334,7 +334,7 @@ def test_calibrated_run(head, kind, make_encoder, command, competition):
     frame = read_competition(competition).dev
     raw, found = (pd.read_csv(run / "predictions/dev.csv")["prediction"] for run in (plain, bent))
     assert kept["raw"].to_numpy() == pytest.approx(raw.to_numpy(), abs=1e-5)
-    expected = cross_fitted(kind, kept["raw"].to_numpy(), kept["overlap"].to_numpy(), frame)
+    expected = cross_fitted(kind, kept["raw"].to_numpy(), kept[SURFACE].to_numpy(), frame)
     assert found.to_numpy() == pytest.approx(expected, abs=1e-5)
     done(command, "stage=predict", f"run={bent}", f"pairs={competition / 'test.csv'}")
     predicted = pd.read_csv(next(Path("submissions").glob("*-test.csv")))

@@ -133,10 +133,10 @@ def calibrated(config: Config, run: Run, frame: pd.DataFrame, raw: np.ndarray,
     kind = config.sts.calibrate
     if kind == "none":
         return raw, calibration.recalled(run.folder, kind)
-    overlap = calibration.Overlap.of(frame)
-    overlaps = overlap(frame)
-    calibration.save(run.folder, overlap, raw, overlaps, frame["label"].to_numpy())
-    return (calibration.cross_fitted(kind, raw, overlaps, frame),
+    surface = calibration.Surface.of(frame)
+    seen = surface(frame)
+    calibration.save(run.folder, surface, raw, seen, frame["label"].to_numpy())
+    return (calibration.cross_fitted(kind, raw, seen, frame),
             calibration.recalled(run.folder, kind))
 
 
