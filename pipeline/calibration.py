@@ -5,6 +5,8 @@
 `monotone` bends the scale (isotonic regression): Pearson wants predictions that are linear in the
 label, cosines are not. `surface` also looks at what the pair's letters say, which small encoders
 make too little of: shared characters weighted by rarity, length, and negation on one side alone.
+How a source's pairs were drawn decides what shared characters mean (round-trip translations, say,
+against pairs searched for by their words), so they count for the sources it is fitted on alone.
 """
 
 from collections.abc import Callable
@@ -36,22 +38,26 @@ KNOTS = 5
 class Surface:
     """What can be seen of pairs without a model, in numbers: the columns SURFACE."""
 
-    def __init__(self, idf: np.ndarray) -> None:
-        self.weights = TfidfTransformer()
+    def __init__(self, idf: np.ndarray, sources: set[str]) -> None:
+        self.weights, self.sources = TfidfTransformer(), sources
         self.weights.idf_ = idf  # (2^18,)
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "Surface":
-        """Weights after the frame's distinct sentences."""
+        """Weights after the frame's distinct sentences, and its sources."""
         counts = ngrams().transform(sentence_table(frame)[0])
-        return cls(TfidfTransformer().fit(counts).idf_)
+        return cls(TfidfTransformer().fit(counts).idf_, set(frame["source"]))
 
     def __call__(self, frame: pd.DataFrame) -> np.ndarray:
-        """Every pair's overlap, log length and whether one side alone is negated: (n, 3)."""
+        """Every pair's overlap, log length and whether one side alone is negated: (n, 3).
+
+        Overlap is NaN for sources that are not known.
+        """
         texts = [frame[column] for column in SENTENCES]
         length = np.log(sum(side.str.len() for side in texts).clip(lower=1))
         negated = [side.map(lambda text: NEGATION.search(text) is not None) for side in texts]
-        return np.column_stack([self.overlap(frame), length, negated[0] != negated[1]])
+        overlap = np.where(frame["source"].isin(self.sources), self.overlap(frame), np.nan)
+        return np.column_stack([overlap, length, negated[0] != negated[1]])
 
     def overlap(self, frame: pd.DataFrame) -> np.ndarray:
         """Cosine (n,) of two sentences' character 1- and 2-grams, weighted by idf: 0 to 1."""
@@ -74,14 +80,30 @@ def monotone(raw: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.n
 
 def calibrator(kind: str, raw: np.ndarray, surface: np.ndarray, labels: np.ndarray,
                ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The map from raw predictions (n,) and surfaces (n, 3) to labels (n,) that fits these."""
+    """The map from raw predictions (n,) and surfaces (n, 3) to labels (n,) that fits these.
+
+    Where the overlap is NaN, the map does without it.
+    """
     if kind == "monotone":
         bent = monotone(raw, labels)
         return lambda raw, surface: bent(raw)
+    whole, part = (additive(np.column_stack([raw, seen]), labels)
+                   for seen in (surface, surface[:, 1:]))
+
+    def mapped(raw: np.ndarray, surface: np.ndarray) -> np.ndarray:
+        known = ~np.isnan(surface[:, 0])
+        found = part(np.column_stack([raw, surface[:, 1:]]))
+        if known.any():
+            found[known] = whole(np.column_stack([raw, surface])[known])
+        return np.clip(found, LOWEST, HIGHEST)
+
+    return mapped
+
+
+def additive(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """A sum of smooth curves, one a column of features (n, f), fitted to labels (n,)."""
     model = make_pipeline(SplineTransformer(KNOTS), RidgeCV(np.logspace(-3, 3, 13)))
-    model.fit(np.column_stack([raw, surface]), labels)
-    return lambda raw, surface: np.clip(model.predict(np.column_stack([raw, surface])),
-                                        LOWEST, HIGHEST)
+    return model.fit(features, labels).predict
 
 
 def cross_fitted(kind: str, raw: np.ndarray, surface: np.ndarray,
@@ -96,10 +118,10 @@ def cross_fitted(kind: str, raw: np.ndarray, surface: np.ndarray,
     return found
 
 
-def save(folder: Path, surface: Surface, raw: np.ndarray, seen: np.ndarray,
-         labels: np.ndarray) -> None:
+def save(folder: Path, surface: Surface, raw: np.ndarray, frame: pd.DataFrame) -> None:
     """Keeps what the calibration is fitted on, from which it is made again in a moment."""
-    table = pd.DataFrame(seen, columns=SURFACE).assign(raw=raw, label=labels)
+    table = pd.DataFrame(surface(frame), columns=SURFACE).assign(
+        raw=raw, label=frame["label"].to_numpy(), source=frame["source"].to_numpy())
     write_text(folder / FITTED_ON, table.to_csv(index=False, lineterminator="\n"))
     with written_aside(folder / RARITY) as aside:
         save_file({"idf": surface.weights.idf_}, aside)
@@ -109,8 +131,8 @@ def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np
     """A saved calibration: raw predictions (n,) and the pairs' frame to labels."""
     if kind == "none":
         return lambda raw, frame: raw
-    table = pd.read_csv(folder / FITTED_ON)
-    surface = Surface(load_file(folder / RARITY)["idf"])
+    table = pd.read_csv(folder / FITTED_ON, dtype={"source": str}, keep_default_na=False)
+    surface = Surface(load_file(folder / RARITY)["idf"], set(table["source"]))
     fitted = calibrator(kind, table["raw"].to_numpy(), table[SURFACE].to_numpy(),
                         table["label"].to_numpy())
     return lambda raw, frame: fitted(raw, surface(frame))

@@ -27,13 +27,14 @@ def many(n: int = 600, seed: int = 0) -> pd.DataFrame:
         rows.append((f"{row} " + " ".join(order[:4]),
                      f"{row + n} " + " ".join(order[:shared] + order[4:8 - shared]), shared))
     frame = pd.DataFrame(rows, columns=["sentence_1", "sentence_2", "shared"])
-    return frame.assign(label=np.clip(frame["shared"] * 1.25 + random.normal(0, 0.3, n), 0, 5))
+    labels = np.clip(frame["shared"] * 1.25 + random.normal(0, 0.3, n), 0, 5)
+    return frame.assign(source="words", label=labels)
 
 
 def test_overlap_is_the_cosine_of_weighted_ngrams():
     """Against a computation by hand with scikit-learn's counts in place of hashes."""
     frame = pd.DataFrame({"sentence_1": ["가나 다", "가나", "마바사", "가 가 가"],
-                          "sentence_2": ["가나", "가나", "하하", "가"]})
+                          "sentence_2": ["가나", "가나", "하하", "가"], "source": ""})
     texts = sorted(set(frame["sentence_1"]) | set(frame["sentence_2"]))
     counter = CountVectorizer(analyzer="char_wb", ngram_range=(1, 2), binary=True).fit(texts)
     counts = counter.transform(texts).toarray()
@@ -67,7 +68,8 @@ def test_a_bent_scale_becomes_straight(kind):
 def test_surface_by_hand():
     """Length is the logarithm of both sentences' characters; negation is on one side alone."""
     frame = pd.DataFrame({"sentence_1": ["비가 온다", "비가 안 온다", "비가 안 온다", ""],
-                          "sentence_2": ["비가 오지 않는다", "눈이 온다", "오지 않는다", ""]})
+                          "sentence_2": ["비가 오지 않는다", "눈이 온다", "오지 않는다", ""],
+                          "source": "날씨"})
     found = pd.DataFrame(Surface.of(frame)(frame), columns=SURFACE)
     assert found["length"].tolist() == pytest.approx(np.log([14, 12, 13, 1]))
     assert found["negation"].tolist() == [1, 1, 0, 0]
@@ -147,12 +149,32 @@ def test_kept_and_recalled(tmp_path, kind):
     random = np.random.default_rng(5)
     raw, more = frame["label"].to_numpy() ** 2 / 5, random.uniform(0, 5, 50)
     surface = Surface.of(frame)
-    seen = surface(frame)
-    calibration.save(tmp_path, surface, raw, seen, frame["label"].to_numpy())
+    calibration.save(tmp_path, surface, raw, frame)
     assert {path.name for path in tmp_path.iterdir()} == {"calibration.csv", "rarity.safetensors"}
-    direct = calibrator(kind, raw, seen, frame["label"].to_numpy())
+    direct = calibrator(kind, raw, surface(frame), frame["label"].to_numpy())
     assert recalled(tmp_path, kind)(more, other) == pytest.approx(direct(more, surface(other)))
     assert stats.spearmanr(recalled(tmp_path, kind)(more, other), more).statistic > 0.5
+
+
+def test_overlap_counts_for_known_sources_alone(tmp_path):
+    """Pairs of a new source are mapped by all but the overlap, those of a known one as before."""
+    frame = many()
+    random = np.random.default_rng(6)
+    raw = random.uniform(0, 5, len(frame))
+    surface = Surface.of(frame)
+    calibration.save(tmp_path, surface, raw, frame)
+    calibrate = recalled(tmp_path, "surface")
+    other = many(200, seed=7)
+    mixed = other.assign(source=np.where(np.arange(200) < 100, "words", "new"))
+    new, line = other.assign(source="new"), np.full(200, 2.5)
+    assert np.isnan(surface(mixed)[:, 0]).tolist() == [False] * 100 + [True] * 100
+    assert calibrate(line, mixed)[:100] == pytest.approx(calibrate(line, other)[:100])
+    assert calibrate(line, mixed)[100:] == pytest.approx(calibrate(line, new)[100:])
+    assert pearson(calibrate(line, other), other["label"].to_numpy()) > 0.8
+    padded = new["sentence_2"].str.ljust(40, "가")
+    shuffled = new["sentence_2"][::-1].reset_index(drop=True).str.ljust(40, "가")
+    assert calibrate(line, new.assign(sentence_2=padded)) == pytest.approx(
+        calibrate(line, new.assign(sentence_2=shuffled)))  # as long, with other words in common
 
 
 def test_none_changes_nothing(tmp_path):

@@ -134,9 +134,8 @@ def calibrated(config: Config, run: Run, frame: pd.DataFrame, raw: np.ndarray,
     if kind == "none":
         return raw, calibration.recalled(run.folder, kind)
     surface = calibration.Surface.of(frame)
-    seen = surface(frame)
-    calibration.save(run.folder, surface, raw, seen, frame["label"].to_numpy())
-    return (calibration.cross_fitted(kind, raw, seen, frame),
+    calibration.save(run.folder, surface, raw, frame)
+    return (calibration.cross_fitted(kind, raw, surface(frame), frame),
             calibration.recalled(run.folder, kind))
 
 
