@@ -22,12 +22,13 @@ from filelock import FileLock, Timeout
 
 from pipeline import __version__, processes
 from pipeline.errors import UserError
-from pipeline.files import checksums, mend, plain, write_json, write_text
+from pipeline.files import checksums, mend, plain, sha256, write_json, write_text
 from pipeline.trackers import TRACKERS
 
 log = logging.getLogger(__name__)
 UNCHECKED = {"manifest.json", "log.txt"}
-RECORD = UNCHECKED | {"config.yaml", "history.jsonl", "metrics.json", "predictions"}
+READ = {"config.yaml", "history.jsonl", "metrics.json"}  # of a run that led to another
+RECORD = UNCHECKED | READ | {"predictions"}
 
 
 def identity(shape: dict[str, Any]) -> str:
@@ -145,28 +146,40 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
     """The files of a finished run that are missing or not as it wrote them."""
-    found = checksums(folder)
-    return [name for name, mark in manifest["files"].items() if found.get(name) != mark]
+    return [name for name, mark in manifest["files"].items()
+            if not (folder / name).is_file() or sha256(folder / name) != mark]
 
 
 def finished(path: str, key: str = "run") -> Path:
-    """The folder of a finished run that the user named with this key."""
+    """The folder of a finished run that the user named with this key, whole as it was written."""
     folder = Path(path)
     manifest = read_manifest(folder) if path else {}
     status = manifest.get("status")
+    if path and not manifest and (folder / "manifest.json").exists():
+        raise damaged(folder / "manifest.json")
     if not path or not folder.is_dir() or status is None:
         raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
     if status != "complete":
         raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
+    if wrong := changed(folder, manifest):
+        raise damaged(folder / wrong[0])
+    for model in models(folder):  # the manifests of folds are in no list of checksums
+        if not read_manifest(model.parent):
+            raise damaged(model.parent / "manifest.json")
     return folder
 
 
-def undamaged(folder: Path) -> Path:
-    """The folder of a finished run; raises UserError when a file is not as the run wrote it."""
-    if wrong := changed(folder, read_manifest(folder)):
-        raise UserError(f"{folder / wrong[0]}: expected the file that the run wrote, got one that "
-                        "is missing or changed since; the command that made the run repairs it")
-    return folder
+def refuse_damaged_record(folder: Path) -> None:
+    """Refuses a run that led to another when what is read of it is not as the run wrote it."""
+    files = read_manifest(folder).get("files", {})
+    if wrong := changed(folder, {"files": {name: files[name] for name in READ & set(files)}}):
+        raise damaged(folder / wrong[0])
+
+
+def damaged(file: Path) -> UserError:
+    """What is said of a finished run's file that is gone or another."""
+    return UserError(f"{file}: expected the file that the run wrote, got one that is missing or "
+                     "changed since; the command that made the run repairs it")
 
 
 def models(folder: Path) -> list[Path]:

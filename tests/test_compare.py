@@ -139,10 +139,10 @@ def test_cross_encoders_and_unfinished_runs_are_refused(tmp_path):
     (model / "head.json").write_text('{"head": "cross"}')
     manifest = model.parent / "manifest.json"
     for status, words in (("complete", "a cross-encoder"), ("running", "status 'running'")):
-        manifest.write_text(json.dumps({"status": status}))
+        manifest.write_text(json.dumps({"status": status, "files": {}}))
         with pytest.raises(UserError, match=words):
             contestants([str(model.parent)], own)
-    manifest.write_text(json.dumps({"status": "complete"}))
+    manifest.write_text(json.dumps({"status": "complete", "files": {}}))
     (model / "head.json").write_text('{"head": "bi"}')
     assert contestants([str(model.parent)], own)[0].path == str(model)
 

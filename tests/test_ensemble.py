@@ -292,10 +292,11 @@ def other_data(name: str):
     (rewrite("dev", lambda table: table.assign(prediction=2)), "ab",
      "runs/sts/try-b/predictions/dev.csv: expected predictions that differ, got 2 in every row"),
     (rewrite("dev", lambda table: table.assign(prediction=table["label"]), False), "ab",
-     "runs/sts/try-b/predictions/dev.csv: expected the file that the run wrote, got one changed "
-     "since"),
+     "runs/sts/try-b/predictions/dev.csv: expected the file that the run wrote, got one that is "
+     "missing or changed since"),
     (lambda root: (root / "runs/sts/try-b/predictions/test.csv").unlink(), "ab",
-     "runs/sts/try-b/predictions/test.csv: expected a file, got none")])
+     "runs/sts/try-b/predictions/test.csv: expected the file that the run wrote, got one that is "
+     "missing")])
 def test_refused(command, three, spoil, members, message):
     """One line, and nothing is written."""
     if spoil:

@@ -13,7 +13,7 @@ import yaml
 from pipeline.config import SAMPLE
 from pipeline.data import Competition, content_hash, read_competition
 from pipeline.errors import UserError
-from pipeline.runs import finished, read_manifest
+from pipeline.runs import finished, read_manifest, refuse_damaged_record
 
 SETS = ("train", "dev", "test")
 
@@ -46,6 +46,7 @@ def read_evidence(path: str) -> Evidence:
     if manifest["stage"] != "sts":
         raise UserError(f"run: expected a run that scores pairs (stage sts), got {folder} of "
                         f"stage {manifest['stage']}")
+    chain(folder)  # a damaged one is refused before the work
     settings = read_settings(folder / "config.yaml")
     data = data_folder(settings)
     competition = read_competition(data)
@@ -123,12 +124,13 @@ def predictions(file: Path, frame: pd.DataFrame) -> np.ndarray:
 
 def chain(folder: Path) -> list[Path]:
     """The folders of the runs that led to this one, first to last; those that are gone are not
-    among them."""
+    among them, and what is read of the others must be as it was written."""
     folders = [folder]
     while before := read_manifest(folders[0])["shape"]["start"].get("run"):
         there = [path for path in sorted(folder.parent.parent.glob(f"*/*-{before}"))
                  if read_manifest(path).get("identity") == before]
         if not there:
             break
+        refuse_damaged_record(there[0])
         folders.insert(0, there[0])
     return folders

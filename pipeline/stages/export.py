@@ -21,7 +21,7 @@ from pipeline.data import content_hash, read_competition, read_pairs
 from pipeline.diagnostics.evidence import chain, data_folder, read_settings
 from pipeline.encoder import RECORD, recorded
 from pipeline.errors import UserError
-from pipeline.files import checksums, write_json, write_text, written_aside
+from pipeline.files import write_json, write_text, written_aside
 from pipeline.heads import RECORD as HEAD
 from pipeline.runs import finished, models, read_manifest
 from pipeline.upload import check_repo, push
@@ -43,7 +43,6 @@ def run(config: Config) -> None:
     if not wanted.dir:
         raise UserError("export.dir: expected a new folder to write to, got none")
     model = chosen(folder, wanted.fold)
-    refuse_changed(model)
     kind = kind_of(model, wanted.format)
     target = Path(wanted.dir)
     origin = {"run": read_manifest(folder)["identity"], "fold": wanted.fold, "format": kind}
@@ -67,17 +66,6 @@ def chosen(folder: Path, fold: int) -> Path:
         raise UserError(f"export.fold: expected 1 to {folds}, the fold whose model is exported "
                         f"({folder} has one for each), got {fold}")
     return next(path for path in models(folder) if path.parent.name.startswith(f"fold{fold}-"))
-
-
-def refuse_changed(model: Path) -> None:
-    """Refuses a model whose files are not those that the run wrote."""
-    written = {name: mark for name, mark in read_manifest(model.parent)["files"].items()
-               if name.startswith("model/")}
-    found = checksums(model)
-    for name, mark in written.items():
-        if found.get(name.removeprefix("model/")) != mark:
-            raise UserError(f"{model.parent / name}: expected the file that the run wrote, got "
-                            "none or one changed since")
 
 
 def kind_of(model: Path, asked: str) -> str:
@@ -115,6 +103,7 @@ def refuse_another(target: Path, origin: dict[str, Any]) -> None:
 def write(folder: Path, model: Path, kind: str, origin: dict[str, Any], target: Path,
           fold: int) -> None:
     """Writes the folder whole or not at all, after it has been compared with the run's model."""
+    card = text(card_of(folder, model, kind, fold))
     frame = read_pairs(SAMPLE / "dev.csv", True).head(CHECKED)
     with written_aside(target) as aside:
         MAKERS[kind](model).save_pretrained(str(aside), create_model_card=False)
@@ -125,7 +114,7 @@ def write(folder: Path, model: Path, kind: str, origin: dict[str, Any], target: 
         else:
             log.info("export: least cosine with the run's vectors %.7f on %d pairs' sentences",
                      exporting.vectors_agree(model, aside, frame), len(frame))
-        write_text(aside / "README.md", text(card_of(folder, model, kind, fold)))
+        write_text(aside / "README.md", card)
         write_json(aside / ORIGIN, origin)
     log.info("export: %s, for sentence_transformers.%s", target, KINDS[kind][0])
 

@@ -18,7 +18,7 @@ from pipeline.data import read_pairs
 from pipeline.errors import UserError
 from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.metrics import by_range, regression
-from pipeline.runs import finished, models, undamaged
+from pipeline.runs import finished, models
 from pipeline.stages.sts import print_scores
 from pipeline.submission import write_submission
 from pipeline.tables import read_table
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 def run(config: Config) -> None:
     """Writes `id,target` to submissions_dir and prints the scores where there are labels."""
-    folder, file = undamaged(finished(config.run)), Path(config.pairs)
+    folder, file = finished(config.run), Path(config.pairs)
     if not config.pairs:
         raise UserError("pairs: expected a CSV with id, sentence_1, sentence_2, got none")
     table = read_table(file)

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from refusal import refusal
+from refusal import contents, refusal
 from toy import (
     Crash,
     assert_same,
@@ -65,6 +65,20 @@ def finished(command, competition, words, tmp_path, cache) -> Path:
     return only(tmp_path / "runs/sts")
 
 
+@pytest.fixture
+def pair(command, competition, make_encoder, tmp_path, cache) -> list[Path]:
+    """Two finished runs with a bi head and a calibration, of two seeds."""
+    if not (cache / "pair").exists():
+        for seed in (1, 2):
+            done(command, "stage=sts", *small(
+                make_encoder(), "chain=[sts]", "sts.max_steps=2", "sts.head=bi", f"seed={seed}",
+                "sts.calibrate=monotone"))
+        shutil.copytree(tmp_path / "runs", cache / "pair")
+        shutil.rmtree(tmp_path / "submissions")
+    shutil.copytree(cache / "pair", tmp_path / "runs", dirs_exist_ok=True)
+    return sorted((tmp_path / "runs/sts").glob("*-*"))
+
+
 @pytest.mark.parametrize("spoil", [flipped, cut])
 @pytest.mark.parametrize("name", ["manifest.json", "model/model.safetensors", "history.jsonl",
                                   "calibration.csv", "predictions/test.csv", "config.yaml"])
@@ -82,14 +96,74 @@ def test_damage_of_a_finished_run(command, finished, words, tmp_path, caplog, na
     assert "reusing" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["calibration.csv", "model/model.safetensors"])
-def test_predict_with_a_damaged_run(command, finished, competition, tmp_path, name):
-    """Refused and named: nothing is scored with spoilt weights or a spoilt calibration."""
-    flipped(finished / name)
-    run = finished.relative_to(tmp_path)
-    said = refusal(command("stage=predict", f"run={run}", f"pairs={competition / 'test.csv'}"))
-    assert said == (f"{run / name}: expected the file that the run wrote, got one that is missing "
-                    "or changed since; the command that made the run repairs it")
+ON_A_RUN = {"predict": ["run=RUN", "pairs=data/test.csv"], "diagnose": ["run=RUN"],
+            "ensemble": ["data.dir=data", "runs=[RUN,OTHER]"],
+            "export": ["run=RUN", "export.dir=out"],
+            "compare": ["data.dir=data", "compare.encoders=[RUN]"]}
+
+
+@pytest.mark.parametrize("spoil", [flipped, cut, Path.unlink])
+@pytest.mark.parametrize("name", ["predictions/dev.csv", "model/model.safetensors", "metrics.json",
+                                  "manifest.json", "config.yaml", "calibration.csv"])
+@pytest.mark.parametrize("stage", ON_A_RUN)
+def test_a_damaged_run_is_not_used(command, pair, tmp_path, stage, name, spoil):
+    """Refused and named by every stage that looks at finished runs; nothing is written."""
+    run, other = (path.relative_to(tmp_path) for path in pair)
+    spoil(run / name)
+    before = contents(tmp_path)
+    said = refusal(command(f"stage={stage}", *(
+        word.replace("RUN", str(run)).replace("OTHER", str(other)) for word in ON_A_RUN[stage])))
+    if name == "manifest.json" and not (run / name).exists():
+        assert str(run) in said
+    else:
+        assert said == (f"{run / name}: expected the file that the run wrote, got one that is "
+                        "missing or changed since; the command that made the run repairs it")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("stage", ON_A_RUN)
+def test_whole_runs_are_used(command, pair, tmp_path, stage):
+    """The same commands on the runs as they were written."""
+    run, other = (path.relative_to(tmp_path) for path in pair)
+    done(command, f"stage={stage}", *(
+        word.replace("RUN", str(run)).replace("OTHER", str(other)) for word in ON_A_RUN[stage]))
+
+
+@pytest.mark.parametrize("stage", ["predict", "diagnose", "export"])
+def test_a_damaged_manifest_of_a_fold(command, competition, make_encoder, tmp_path, cache, stage):
+    """It has a checksum of its own, which counts as much."""
+    kept = cache / "folds"
+    if not kept.exists():
+        done(command, "stage=sts", *small(make_encoder(), "chain=[sts]", "sts.max_steps=2",
+                                          "sts.folds=2"))
+        shutil.copytree(tmp_path / "runs", kept)
+    shutil.copytree(kept, tmp_path / "runs", dirs_exist_ok=True)
+    run = only(tmp_path / "runs/sts").relative_to(tmp_path)
+    manifest = only(run / "folds/sts", "fold2-*") / "manifest.json"
+    cut(manifest)
+    said = refusal(command(f"stage={stage}", *(word.replace("RUN", str(run))
+                                               for word in ON_A_RUN[stage]), *(
+        ["export.fold=1"] if stage == "export" else [])))
+    assert said.startswith(f"{manifest}: expected the file that the run wrote")
+
+
+@pytest.mark.parametrize("stage", ["diagnose", "export"])
+@pytest.mark.parametrize("name", ["history.jsonl", "metrics.json"])
+def test_damage_of_a_run_that_led_to_another(command, competition, make_encoder, tmp_path, cache,
+                                             stage, name):
+    """A report and a card tell of the whole chain: its records must be as they were written."""
+    kept = cache / "chain"
+    if not kept.exists():
+        done(command, "stage=sts", *small(make_encoder(), "sts.max_steps=2"))
+        shutil.copytree(tmp_path / "runs", kept)
+    shutil.copytree(kept, tmp_path / "runs", dirs_exist_ok=True)
+    run = only(tmp_path / "runs/sts").relative_to(tmp_path)
+    file = only(tmp_path / "runs/simcse").relative_to(tmp_path) / name
+    cut(file)
+    said = refusal(command(f"stage={stage}", *(word.replace("RUN", str(run))
+                                               for word in ON_A_RUN[stage])))
+    assert said.startswith(f"{file}: expected the file that the run wrote")
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_bit_of_a_manifest_counts(finished):
