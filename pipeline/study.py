@@ -98,7 +98,8 @@ def revive(study: Study, folder: Path) -> None:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         path = folder / f".worker-{trial.user_attrs.get('worker')}.lock"
         if "worker" not in trial.user_attrs:
-            if datetime.now() - trial.datetime_start > UNCLAIMED:
+            # Either way: a clock may have been put back since.
+            if abs(datetime.now() - trial.datetime_start) > UNCLAIMED:
                 give_up(study, trial)
         elif path.exists():  # else on another machine: the database's heartbeat tells
             with suppress(Timeout), FileLock(path, timeout=0):

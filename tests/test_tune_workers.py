@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import optuna
@@ -17,11 +18,12 @@ from toy import done
 from tuning import study_of, toy_run, values
 
 import run as entry
+from pipeline import study as studies
 from pipeline.config import Config
 from pipeline.errors import Stopped
 from pipeline.runs import Run
 from pipeline.stages import finalists, trials
-from pipeline.study import counted
+from pipeline.study import counted, open_study
 
 pytest_plugins = ["tuning"]
 
@@ -145,3 +147,21 @@ def test_broken_off_and_repeated(command, toys, words, tmp_path, undrawn):
     table = pd.read_csv(tmp_path / "runs/tune/s/trials.csv")
     assert table["state"].tolist().count("interrupted") == 3
     assert table["state"].tolist().count("complete") == 6
+
+
+@pytest.mark.parametrize(("later", "is_revived"), [
+    (timedelta(), False), (timedelta(seconds=70), True), (timedelta(days=-400), True)])
+def test_trial_that_no_worker_claimed(tmp_path, monkeypatch, later, is_revived):
+    """Begun by a worker that was killed at once: tried again soon, though the clock went back."""
+    class Moved(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + later
+
+    def opened():
+        return open_study(tmp_path, "a", "", optuna.pruners.NopPruner(), {"x": 1.0}, {})
+
+    opened().ask({"x": optuna.distributions.FloatDistribution(0, 2)})
+    monkeypatch.setattr(studies, "datetime", Moved)
+    states = [trial.state.name for trial in opened().get_trials()]
+    assert states == (["FAIL", "WAITING"] if is_revived else ["RUNNING"])

@@ -5,6 +5,7 @@ python -m pytest tests/faults/test_damage.py
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,20 @@ def test_clock_that_goes_back(command, finished, words, competition, tmp_path, m
     done(command, *words, "seed=7")
     assert next(times).startswith("1999")  # the second command wrote no manifest
     assert run.name in done(command, "stage=board", f"data.dir={competition}")
+
+
+def test_clock_that_goes_back_within_a_training(tmp_path, monkeypatch):
+    """By an hour at every look, and to a time after a restart: seconds are those that passed."""
+    model, state = toy_train(tmp_path / "left alone")
+    alone = weights(model), state, read_history(tmp_path / "left alone" / "history.jsonl")
+    hours, passed = iter(range(10**6, 0, -1)), time.monotonic
+    monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
+    folder, began = tmp_path / "disturbed", passed()
+    with pytest.raises(Crash):
+        toy_train(folder, toy_task(loss=stopping(15, None)))
+    monkeypatch.setattr(time, "monotonic", lambda: passed() - began - 100)  # the machine restarted
+    model, state = toy_train(folder)
+    assert 0 < state.seconds <= passed() - began
+    lines = read_history(folder / "history.jsonl")
+    assert all(0 <= line["seconds"] < 60 for line in lines if "loss" in line)
+    assert_same(folder, model, state, alone)
