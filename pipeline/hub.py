@@ -57,6 +57,7 @@ def quiet() -> None:
 def from_hub(loader: Any, path: str, **options: Any) -> Any:
     """`loader.from_pretrained` with its failures in one line."""
     import torch
+    from huggingface_hub.utils import httpx
     from safetensors import SafetensorError
 
     quiet()
@@ -67,11 +68,21 @@ def from_hub(loader: Any, path: str, **options: Any) -> Any:
     except torch.serialization.pickle.UnpicklingError:  # torch's weights_only refused them
         raise UserError(f"encoder.path={path}: expected weights that are tensors alone, got a "
                         "pickle with code in it; take a copy in safetensors") from None
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError,
+            httpx.HTTPError) as error:
+        reason = " ".join(str(network_error(error) or error).split())[:200]
         if Path(path).is_dir():
             raise UserError(f"encoder.path={path}: expected a Hugging Face encoder's folder, got: "
                             f"{reason}") from None
         raise UserError(f"encoder.path={path}: the Hub could not give this model ({reason}); ways "
                         "out: encoder.path=FOLDER with a local copy, HF_HOME with a filled cache, "
                         "or preset=offline") from None
+
+
+def network_error(error: BaseException | None) -> BaseException | None:
+    """What broke the connection, beneath a library's error that does not repeat its words."""
+    from huggingface_hub.utils import httpx
+
+    while error and not isinstance(error, httpx.TransportError):
+        error = error.__cause__ or error.__context__
+    return error
