@@ -8,6 +8,7 @@ becomes a CrossEncoder: the same pooling, then a linear layer straight on the ve
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from pipeline.metrics import normalised
 CPU = torch.device("cpu")  # in fp32, where the two libraries differ by rounding alone
 LEAST_COSINE = 0.99999
 LARGEST_GAP = 0.005  # of scores from 0 to 5
+Program = Callable[[list], np.ndarray]  # vectors of sentences or scores of pairs
 
 
 def require_package() -> None:
@@ -109,35 +111,36 @@ def refuse_what_it_cannot_say(scorer: PairScorer) -> None:
                         f"{scorer.encoder.reading.prefix!r}")
 
 
-def vectors_agree(model: Path, exported: Path, frame: pd.DataFrame) -> float:
-    """The least cosine between our vectors and the exported model's; refuses it below 0.99999."""
-    from sentence_transformers import SentenceTransformer
+def run_exported(folder: Path, kind: str, texts: list) -> np.ndarray:
+    """sentence-transformers' vectors of sentences (n, d), or scores of pairs (n,)."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer
 
+    if kind == "cross-encoder":
+        return CrossEncoder(str(folder), device="cpu").predict(texts, show_progress_bar=False)
+    return SentenceTransformer(str(folder), device="cpu").encode(texts, show_progress_bar=False)
+
+
+def vectors_agree(model: Path, frame: pd.DataFrame, by: str, program: Program) -> float:
+    """The least cosine between our vectors and another program's; refuses it below 0.99999."""
     texts = sentence_table(frame)[0]
     encoder = load_encoder(str(model))
     ours = normalised(embed(encoder, encoder.tokens(texts), CPU))
-    theirs = SentenceTransformer(str(exported), device="cpu").encode(
-        texts, show_progress_bar=False, normalize_embeddings=True)
-    least = float((ours * theirs).sum(axis=1).min())
+    least = float((ours * normalised(program(texts))).sum(axis=1).min())
     if not least > LEAST_COSINE:
-        raise UserError("run: expected an encoder of which sentence-transformers makes the same "
-                        f"vectors, got {encoder.backbone.config.model_type} with a cosine of "
-                        f"{least:.6f}")
+        raise UserError(f"run: expected an encoder of which {by} makes the same vectors, got "
+                        f"{encoder.backbone.config.model_type} with a cosine of {least:.6f}")
     return least
 
 
-def scores_agree(model: Path, exported: Path, frame: pd.DataFrame) -> float:
-    """The largest gap between our scores and the exported model's; refuses more than 0.005."""
-    from sentence_transformers import CrossEncoder
-
+def scores_agree(model: Path, frame: pd.DataFrame, by: str, program: Program) -> float:
+    """The largest gap between our scores and another program's; refuses more than 0.005."""
     scorer = load_scorer(model)
     plain = frame.assign(source="")  # a source's token stands in the text that it is given
     ours = to_labels(scorer, raw_scores(scorer, scorer.pairs(plain), CPU))
-    theirs = CrossEncoder(str(exported), device="cpu").predict(
-        list(plain[SENTENCES].itertuples(index=False, name=None)), show_progress_bar=False)
+    theirs = program(list(plain[SENTENCES].itertuples(index=False, name=None)))
     gap = float(np.abs(ours - theirs).max())
     if not gap < LARGEST_GAP:
-        raise UserError("run: expected an encoder of which sentence-transformers makes the same "
-                        f"scores, got {scorer.encoder.backbone.config.model_type} with a "
-                        f"difference of {gap:.3f}")
+        raise UserError(f"run: expected an encoder of which {by} makes the same scores, got "
+                        f"{scorer.encoder.backbone.config.model_type} with a difference of "
+                        f"{gap:.3f}")
     return gap

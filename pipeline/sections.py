@@ -251,3 +251,5 @@ class Export:
                     at_least=0)
     repo: str = key("", "USER/NAME on the Hub to push the folder to; empty: not pushed")
     private: bool = key(True, "a repository made for it is private")
+    onnx: bool = key(False, "adds onnx/model.onnx, an ONNX graph of the same model; needs the "
+                            "packages onnx, onnxscript, onnxruntime")

@@ -4,17 +4,18 @@
     python run.py stage=export run=runs/sts/NAME export.dir=my-model export.repo=USER/NAME
 
 The folder is written aside, loaded again and compared with the run's own model on the bundled
-sample's pairs before it gets its name.
+sample's pairs before it gets its name. export.onnx=true adds an ONNX graph, compared likewise.
 """
 
 import json
 import logging
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import exporting
+from pipeline import exporting, graph
 from pipeline.card import KINDS, Card, text
 from pipeline.config import KEYS, SAMPLE, Config
 from pipeline.data import content_hash, read_competition, read_pairs
@@ -24,6 +25,7 @@ from pipeline.errors import UserError
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.heads import RECORD as HEAD
 from pipeline.runs import finished, models, read_manifest
+from pipeline.sections import Export
 from pipeline.upload import check_repo, push
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ def run(config: Config) -> None:
     """Writes the folder, or takes the one that it wrote before, and pushes it if asked."""
     folder, wanted = finished(config.run), config.export
     exporting.require_package()
+    if wanted.onnx:
+        graph.require_packages()
     if wanted.repo:
         check_repo(wanted.repo)
     if not wanted.dir:
@@ -49,8 +53,10 @@ def run(config: Config) -> None:
     if target.exists() and not is_empty(target):
         refuse_another(target, origin)
         log.info("export: %s is there already; its card and other files stay as they are", target)
+        if wanted.onnx and not (target / graph.FILE).exists():
+            add_graph(model, kind, target)
     else:
-        write(folder, model, kind, origin, target, wanted.fold)
+        write(folder, model, kind, origin, target, wanted)
     if wanted.repo:
         log.info("pushed: %s", push(target, wanted.repo, wanted.private))
 
@@ -101,25 +107,41 @@ def refuse_another(target: Path, origin: dict[str, Any]) -> None:
 
 
 def write(folder: Path, model: Path, kind: str, origin: dict[str, Any], target: Path,
-          fold: int) -> None:
+          wanted: Export) -> None:
     """Writes the folder whole or not at all, after it has been compared with the run's model."""
-    card = text(card_of(folder, model, kind, fold))
-    frame = read_pairs(SAMPLE / "dev.csv", True).head(CHECKED)
+    card = text(card_of(folder, model, kind, wanted))
     with written_aside(target) as aside:
         MAKERS[kind](model).save_pretrained(str(aside), create_model_card=False)
         shutil.copy(model / RECORD, aside / RECORD)  # so that encoder.path=FOLDER reads it too
-        if kind == "cross-encoder":
-            log.info("export: scores differ from the run's by at most %.6f on %d pairs",
-                     exporting.scores_agree(model, aside, frame), len(frame))
-        else:
-            log.info("export: least cosine with the run's vectors %.7f on %d pairs' sentences",
-                     exporting.vectors_agree(model, aside, frame), len(frame))
+        agree(model, kind, "sentence-transformers", partial(exporting.run_exported, aside, kind))
+        if wanted.onnx:
+            add_graph(model, kind, aside)
         write_text(aside / "README.md", card)
         write_json(aside / ORIGIN, origin)
     log.info("export: %s, for sentence_transformers.%s", target, KINDS[kind][0])
 
 
-def card_of(folder: Path, model: Path, kind: str, fold: int) -> Card:
+def add_graph(model: Path, kind: str, target: Path) -> None:
+    """Adds the ONNX graph to an exported folder and compares it with the run's model."""
+    with written_aside((target / graph.FILE).parent) as aside:
+        aside.mkdir()
+        file = aside / Path(graph.FILE).name
+        graph.write_graph(target, kind, file)
+        agree(model, kind, "onnxruntime", partial(graph.run_graph, target, kind, file))
+
+
+def agree(model: Path, kind: str, by: str, program: exporting.Program) -> None:
+    """Refuses what another program makes of the model if it is not what the run's model makes."""
+    frame = read_pairs(SAMPLE / "dev.csv", True).head(CHECKED)
+    if kind == "cross-encoder":
+        log.info("export: %s: scores differ from the run's by at most %.6f on %d pairs", by,
+                 exporting.scores_agree(model, frame, by, program), len(frame))
+    else:
+        log.info("export: %s: least cosine with the run's vectors %.7f on %d pairs' sentences", by,
+                 exporting.vectors_agree(model, frame, by, program), len(frame))
+
+
+def card_of(folder: Path, model: Path, kind: str, wanted: Export) -> Card:
     """The card of a run's model, from the manifests, settings and scores of its chain."""
     folders, manifest = chain(folder), read_manifest(folder)
     settings = read_settings(folder / "config.yaml")
@@ -129,7 +151,8 @@ def card_of(folder: Path, model: Path, kind: str, fold: int) -> Card:
         name=folder.name, kind=kind, base_model=base, hub_id=hub_id,
         is_trial=settings.get("trial") == "always", reading=asdict(recorded(str(model))),
         data=data_of(folders, settings), stages=stages, settings=differing(settings, stages),
-        scores=scores_of(read_metrics(folder), fold), notes=notes_of(model, kind, settings, fold),
+        scores=scores_of(read_metrics(folder), wanted.fold),
+        notes=notes_of(model, kind, settings, wanted),
         versions=manifest["versions"])
 
 
@@ -194,7 +217,7 @@ def scores_of(metrics: dict, fold: int) -> list[tuple[str, dict]]:
     return [(name, metrics[name]) for name in ("dev", "nli_dev") if name in metrics]
 
 
-def notes_of(model: Path, kind: str, settings: dict, fold: int) -> list[str]:
+def notes_of(model: Path, kind: str, settings: dict, wanted: Export) -> list[str]:
     """What a user of the model has to know besides."""
     head = read_head(model) if (model / HEAD).exists() else {}
     notes = []
@@ -207,10 +230,15 @@ def notes_of(model: Path, kind: str, settings: dict, fold: int) -> list[str]:
     if head.get("sources"):
         notes.append("A sentence of a known source begins with its token and a space: "
                      + ", ".join(f"[{name}]" for name in head["sources"]) + ".")
-    if fold:
-        notes.append(f"It is the model of fold {fold} alone, of {settings['sts']['folds']}.")
+    if wanted.fold:
+        notes.append(f"It is the model of fold {wanted.fold} alone, of {settings['sts']['folds']}.")
     calibrate = settings.get("sts", {}).get("calibrate", "none")
     if head and calibrate != "none":
         notes.append(f"The run's scores are after calibration ({calibrate}), which is not part of "
                      "this folder.")
+    if wanted.onnx:
+        before = ("; the prompt is to be written before each sentence"
+                  if recorded(str(model)).prefix else "")
+        notes.append(f"{graph.FILE} is the same as an ONNX graph: inputs as the tokenizer gives "
+                     f"them, output {graph.VALUE[kind]}{before}.")
     return notes
