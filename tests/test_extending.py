@@ -73,6 +73,14 @@ def copy(tmp_path) -> Path:
     return folder
 
 
+def test_both_languages_show_the_same_code():
+    """docs/extending.md and its translation."""
+    one, other = (re.findall(r"```.*?```", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.S)
+                  for name in ("extending.md", "extending.ko.md"))
+    assert one == other
+    assert len(one) == 6
+
+
 def insert(path: Path, mark: str, text: str, before: bool = False) -> None:
     """Puts text before or after the mark."""
     replace(path, mark, text + mark if before else mark + text)
