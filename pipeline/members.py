@@ -53,6 +53,8 @@ def read_members(paths: list[str], data: dict[str, str], is_trial: bool) -> dict
 def read_predictions(folder: Path, name: str, frame: pd.DataFrame) -> np.ndarray:
     """What the run predicted of the frame's rows (n,), which must be the file's, in that order."""
     file = folder / "predictions" / f"{name}.csv"
+    if f"predictions/{name}.csv" not in read_manifest(folder)["files"]:
+        raise UserError(f"{file}: expected a file that the run wrote, got none")
     table = read_table(file)
     require(table, file, ["id", "prediction", *(["label"] if "label" in frame else [])])
     if len(table) != len(frame):

@@ -254,6 +254,12 @@ def rewrite(name: str, edit, is_recorded: bool = True):
     return spoil
 
 
+def made_up(root: Path) -> None:
+    """Gives the members out-of-fold predictions that no run wrote."""
+    for folder in (root / "runs/sts").glob("try-*/predictions"):
+        (folder / "oof.csv").write_bytes((folder / "dev.csv").read_bytes())
+
+
 def other_data(name: str):
     """An edit: the competition's file has another sentence now, or the member had."""
     def spoil(root: Path) -> None:
@@ -296,7 +302,9 @@ def other_data(name: str):
      "missing or changed since"),
     (lambda root: (root / "runs/sts/try-b/predictions/test.csv").unlink(), "ab",
      "runs/sts/try-b/predictions/test.csv: expected the file that the run wrote, got one that is "
-     "missing")])
+     "missing"),
+    (made_up, "ab", "runs/sts/try-a/predictions/oof.csv: expected a file that the run wrote, got "
+     "none")])
 def test_refused(command, three, spoil, members, message):
     """One line, and nothing is written."""
     if spoil:
