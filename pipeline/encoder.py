@@ -7,6 +7,7 @@ Pooling, prefix and maximum length are part of a saved model: they stand in
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -22,6 +23,7 @@ from pipeline.batching import Tokens, by_tokens, tokenise
 from pipeline.dropout import use_fast_dropout
 from pipeline.errors import UserError
 from pipeline.files import sha256, write_json
+from pipeline.hardware import light_weights
 from pipeline.hub import from_hub
 from pipeline.packing import Batch, hidden_states, use_packing
 
@@ -218,7 +220,8 @@ def outputs(model: nn.Module, width: int, source: Tokens, device: torch.device,
     found = np.zeros((len(source), width), np.float32)
     batches, is_sharded = list(by_tokens(source.lengths)), sharding.is_sharded(model)
     # Shards cannot be gathered into inference tensors, which later training would meet again.
-    with torch.inference_mode(not is_sharded), torch.no_grad():
+    with (nullcontext() if is_sharded else light_weights(model),
+          torch.inference_mode(not is_sharded), torch.no_grad()):
         for rows in shown(batches, len(source), desc):
             part = model(source.batch(rows).to(device)).float().cpu().numpy()
             found[rows] = part.reshape(len(rows), width)

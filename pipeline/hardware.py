@@ -3,12 +3,15 @@
 import logging
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
-from transformers import PretrainedConfig
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from pipeline import processes, sharding
 from pipeline.errors import UserError
@@ -72,6 +75,26 @@ def start(device: str, precision: str, seed: int, deterministic: bool) -> Accele
     if processes.rank() > 0:
         logging.getLogger("pipeline").setLevel(logging.ERROR)
     return accelerator
+
+
+@contextmanager
+def light_weights(model: nn.Module) -> Iterator[None]:
+    """The transformers model within in bf16 for the while, where a CPU's autocast is bf16.
+
+    autocast alone keeps what is between the matrix products in fp32 and casts it, and every weight,
+    anew at each product. Only for reading: heads stay as they are, gradients would be lost.
+    """
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    own = {p: p.data for part in parts for p in part.parameters() if p.device.type == "cpu"}
+    is_bf16 = (torch.is_autocast_enabled("cpu")
+               and torch.get_autocast_dtype("cpu") == torch.bfloat16)
+    try:
+        for p in own if is_bf16 else ():
+            p.data = p.data.bfloat16()
+        yield
+    finally:
+        for p, data in own.items():
+            p.data = data
 
 
 def is_out_of_memory(error: BaseException) -> bool:

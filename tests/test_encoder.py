@@ -11,8 +11,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from pipeline import packing
 from pipeline.encoder import embed, load_encoder
 from pipeline.errors import UserError
+from pipeline.metrics import normalised
 
 KINDS = ["bert", "roberta", "xlm-roberta", "electra", "deberta-v2"]
 TEXTS = ["이 영화 진짜 재밌다", "가", "배우의 연기가 기대보다 훨씬 좋았어요", "돈이 아깝다", "나"]
@@ -226,6 +228,60 @@ def test_embed(kind, make_encoder):
     encoder.eval()
     embed(encoder, tokens, CPU)
     assert not encoder.training
+
+
+def by_plain_products(monkeypatch):
+    """Attention as in training: products and a softmax."""
+    plain = packing.attend
+
+    def attend(*values):
+        with torch.enable_grad():
+            return plain(*values)
+
+    monkeypatch.setattr(packing, "attend", attend)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pooling", ["cls", "mean", "first_last_mean"])
+def test_embed_in_bf16(kind, pooling, make_encoder, monkeypatch):
+    """Under bf16 autocast vectors are fp32's to bf16's digits, and the weights are fp32's again."""
+    encoder = load(make_encoder, kind, pooling=pooling)
+    tokens = encoder.tokens(TEXTS * 30)
+    before = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+    seen = set()
+    encoder.backbone.register_forward_pre_hook(
+        lambda module, inputs: seen.update(p.dtype for p in module.parameters()))
+    with monkeypatch.context() as changed:
+        by_plain_products(changed)
+        exact = embed(encoder, tokens, CPU)
+    assert seen == {torch.float32}
+    seen.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = embed(encoder, tokens, CPU)
+    assert seen == {torch.bfloat16}
+    assert found.dtype == np.float32
+    cosines = (normalised(exact) * normalised(found)).sum(axis=1)
+    assert cosines.min() > 0.9995
+    assert not np.array_equal(exact, found)
+    for name, p in encoder.named_parameters():
+        assert p.requires_grad
+        assert torch.equal(p, before[name])
+
+
+def test_weights_come_back_after_an_error(make_encoder):
+    """An error while reading leaves fp32 weights behind, and a training step works."""
+    encoder = load(make_encoder)
+    tokens = encoder.tokens(TEXTS)
+
+    def fails(module, inputs):
+        raise MemoryError
+
+    hook = encoder.backbone.register_forward_pre_hook(fails)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(MemoryError):
+        embed(encoder, tokens, CPU)
+    hook.remove()
+    vectors(encoder).sum().backward()
+    assert {p.grad.dtype for p in encoder.parameters() if p.grad is not None} == {torch.float32}
 
 
 def test_embed_nothing(make_encoder):
