@@ -26,7 +26,7 @@ from pipeline.files import write_json, write_text
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.metrics import normalised
 from pipeline.runs import identity
-from pipeline.stages.chain import encoder_path, read_data
+from pipeline.stages.chain import read_data
 from pipeline.tables import read_table
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def named(config: Config) -> list[Contestant]:
     """The configured encoders to be compared."""
     own, path = config.encoder, config.encoder.path
     if "encoder" in config.compare.encoders:
-        path = encoder_path(config)
+        path = hub.located(path)
     return contestants(config.compare.encoders, Contestant(
         f"{Path(own.path).name} (encoder)", path, own.pooling, own.prefix, own.max_length))
 
