@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.data import SENTENCES
+from pipeline.data import PART, SENTENCES
 from pipeline.errors import UserError
-from pipeline.tables import is_empty, read_table
+from pipeline.tables import is_empty, read_tables
 
 TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
 
@@ -50,13 +50,14 @@ def extra_sentences(path: Path) -> Iterator[str]:
         except UnicodeDecodeError:
             raise UserError(f"{path}: expected UTF-8 text, got other bytes") from None
         return
-    table = read_table(path)
-    columns = [name for name in TEXT_COLUMNS if name in table]
+    header = list(next(read_tables(path, 1)))[:-1]
+    columns = [name for name in TEXT_COLUMNS if name in header]
     if not columns:
         raise UserError(f"{path}: row 1: expected one of the columns {', '.join(TEXT_COLUMNS)}, "
-                        f"got {', '.join(map(str, table.columns[:-1]))}")
-    for column in columns:
-        yield from (text for text in table[column] if not is_empty(text))
+                        f"got {', '.join(map(str, header))}")
+    for column in columns:  # read once for each, so that memory does not grow with the file
+        for table in read_tables(path, PART):
+            yield from (text for text in table[column] if not is_empty(text))
 
 
 def sentence_table(frame: pd.DataFrame) -> tuple[list[str], np.ndarray, np.ndarray]:
