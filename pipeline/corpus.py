@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterator
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 
 from pipeline.data import PART, SENTENCES
 from pipeline.errors import UserError
+from pipeline.hashes import hashes, known, merged
 from pipeline.tables import is_empty, read_tables
 
 TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
@@ -16,14 +18,13 @@ TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
 
 def unlabelled(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:
     """Every distinct sentence of the frames' pairs and of the extra files, in order."""
-    seen: set[int] = set()
-    for text in all_sentences(frames, extra):
-        # 64-bit hashes, not texts, so that millions of sentences fit: at 10 million the chance of
-        # losing a single sentence to a collision is 3 in a million.
-        mark = hash(text)
-        if mark not in seen:
-            seen.add(mark)
-            yield text
+    stream, seen = all_sentences(frames, extra), np.zeros(0, np.uint64)
+    for part in iter(lambda: list(islice(stream, PART)), []):
+        texts = list(dict.fromkeys(part))
+        marks = hashes(texts)
+        is_new = ~known(seen, marks)
+        yield from compress(texts, is_new)
+        seen = merged(seen, marks[is_new])
 
 
 def all_sentences(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.errors import UserError
+from pipeline.hashes import hashes, known, merged
 from pipeline.tables import first, is_empty, read_table, read_tables, require
 
 SENTENCES = ["sentence_1", "sentence_2"]
@@ -102,15 +103,14 @@ def check_pairs(path: Path, table: pd.DataFrame, labelled: bool) -> None:
 
 def with_new_ids(path: Path, table: pd.DataFrame, seen: np.ndarray) -> np.ndarray:
     """Ascending hashes of the ids so far and the table's, which must be new; seen is ascending."""
-    marks = pd.util.hash_array(table["id"].to_numpy(object), categorize=False)
-    known = np.searchsorted(seen, marks, "right") > np.searchsorted(seen, marks)
-    again = table["id"].duplicated() | known
+    marks = hashes(table["id"].tolist())
+    again = table["id"].duplicated() | known(seen, marks)
     for row, twice in table.loc[again, ["row", "id"]].itertuples(index=False):
         before = row_of_id(path, twice)
         if before < row:  # else two ids have one hash
             raise UserError(f"{path}: row {row}: expected a new id, got {twice!r} as in row "
                             f"{before}")
-    return np.sort(np.concatenate([seen, marks]), kind="stable")  # which merges what is sorted
+    return merged(seen, marks)
 
 
 def row_of_id(path: Path, name: str) -> int:

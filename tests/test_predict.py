@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from toy import done, only, read_csv, read_json, small
 
-from pipeline import heads, submission
+from pipeline import data, heads, submission
 from pipeline.data import is_labelled, pairs_in_parts, read_pairs
 from pipeline.errors import UserError
 from pipeline.stages import predict
@@ -65,7 +65,7 @@ def test_faults_of_a_later_part(tmp_path, line, message):
 
 def test_two_ids_of_one_hash(tmp_path, monkeypatch):
     """They are two ids; the same id twice is refused nevertheless."""
-    monkeypatch.setattr(pd.util, "hash_array", lambda ids, **_: np.full(len(ids), 7, np.uint64))
+    monkeypatch.setattr(data, "hashes", lambda ids: np.full(len(ids), 7, np.uint64))
     path = written(tmp_path / "p.csv", HEADER, *ROWS)
     assert sum(map(len, pairs_in_parts(path, True, 6))) == 20
     written(path, HEADER, *ROWS, ROWS[3])
