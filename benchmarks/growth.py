@@ -5,8 +5,9 @@
 
 Each line is the real command in a process of its own; memory is that process's peak (RSS).
 simcse: corpora of 10 k to 1 M sentences and a few steps each; reading and tokenising is all that
-the command does but the steps. predict: pair files of 10 k to 1 M rows. uniformity: of random
-unit vectors. start: `run.py help`. check: `stage=check` on a competition of the full size.
+the command does but the steps. predict: pair files of 10 k to 1 M rows. diagnose: the report of a
+run on a dev of 100 k pairs. uniformity: of random unit vectors. start: `run.py help`. check:
+`stage=check` on a competition of the full size.
 """
 
 import argparse
@@ -19,9 +20,9 @@ from typing import Any
 
 from benchmarks.measuring import command, table
 
-TASKS = ("start", "check", "uniformity", "simcse", "predict")
-COLUMNS = {"what": "", "rows": ",d", "seconds": ".2f", "ms a row": ".3f", "GiB": ".2f",
-           "steps: ms a sentence": ".3f"}
+TASKS = ("start", "check", "uniformity", "simcse", "predict", "diagnose")
+COLUMNS = {"what": "", "rows": ",d", "seconds": ".2f", "processor": ".2f", "ms a row": ".3f",
+           "GiB": ".2f", "steps: ms a sentence": ".3f"}
 UNIFORMITY = """
 import sys
 import numpy as np
@@ -32,9 +33,12 @@ print(uniformity(normalised(np.random.default_rng(0).normal(size=(n, 384)).astyp
 
 
 def row(what: str, rows: int, found: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A row of the table from what a command took."""
-    return {"what": what, "rows": rows, "seconds": found["seconds"],
-            "ms a row": 1000 * found["seconds"] / rows, "GiB": found["gib"], **more}
+    """A row of the table from what a command took; a row's time is of processors."""
+    found = {"what": what, "rows": rows, "seconds": found["seconds"],
+             "processor": found["processor"], "ms a row": 1000 * found["processor"] / rows,
+             "GiB": found["gib"], **more}
+    print(found, file=sys.stderr)  # at once: the table comes at the end
+    return found
 
 
 def settings(folder: Path, encoder: str, steps: int) -> list[str]:
@@ -83,6 +87,16 @@ def predict(words: list[str], folder: Path, sizes: list[int], threads: int) -> l
     return rows
 
 
+def diagnose(words: list[str], folder: Path, dev: int, threads: int) -> list[dict]:
+    """The training of a run on so many dev pairs, which it scores three times, and its report."""
+    write("competition", folder / "wide", 1000, dev, 1000)
+    words = [*words, f"data.dir={folder / 'wide'}"]
+    trained = command([*words, "stage=sts", "chain=[sts]", "name=wide"], threads)
+    (run,) = (folder / "runs" / "sts").glob("wide-*")
+    return [row("sts (dev)", dev, trained),
+            row("diagnose", dev, command([*words, "stage=diagnose", f"run={run}"], threads))]
+
+
 def main() -> None:
     """Makes the synthetic competition, runs what is asked and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -92,6 +106,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=100_000, help="of uniformity")
     parser.add_argument("--pairs", nargs=3, type=int, default=[9324, 550, 1100],
                         help="of the competition: train, dev and test")
+    parser.add_argument("--dev", type=int, default=100_000, help="pairs of diagnose's dev set")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
@@ -108,7 +123,8 @@ def main() -> None:
             "uniformity": lambda: [row("uniformity", asked.vectors, command(
                 ["-c", UNIFORMITY, str(asked.vectors)], asked.threads))],
             "simcse": lambda: simcse(words, folder, asked.sizes, asked.threads),
-            "predict": lambda: predict(words, folder, asked.sizes, asked.threads)}
+            "predict": lambda: predict(words, folder, asked.sizes, asked.threads),
+            "diagnose": lambda: diagnose(words, folder, asked.dev, asked.threads)}
         rows = []
         for task in asked.only:
             print(task, file=sys.stderr)

@@ -48,7 +48,7 @@ def medians(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def command(words: list[str], threads: int = 1) -> dict[str, Any]:
-    """Seconds, peak memory in GiB and output of `python words…`, which has to succeed."""
+    """Seconds (by the clock, of processors), peak GiB and output of `python words…`."""
     began = time.monotonic()
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True,
@@ -60,7 +60,8 @@ def command(words: list[str], threads: int = 1) -> dict[str, Any]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"error: {' '.join(words)} ended with {process.returncode}:\n{output[-2000:]}")
-    return {"seconds": time.monotonic() - began, "gib": usage.ru_maxrss / 2**20, "output": output}
+    return {"seconds": time.monotonic() - began, "processor": usage.ru_utime + usage.ru_stime,
+            "gib": usage.ru_maxrss / 2**20, "output": output}
 
 
 def peak_gib() -> float:

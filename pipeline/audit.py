@@ -10,8 +10,9 @@ from pipeline.data import SENTENCES, Competition
 
 def pair_keys(frame: pd.DataFrame) -> pd.Series:
     """A pair's key, the same for (a, b) and (b, a)."""
-    first = frame[SENTENCES].min(axis=1)
-    return first + "\x1f" + frame[SENTENCES].max(axis=1)
+    one, other = (frame[column] for column in SENTENCES)
+    is_sorted = one < other
+    return one.where(is_sorted, other) + "\x1f" + other.where(is_sorted, one)
 
 
 def repeated_pairs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -29,7 +30,7 @@ def contradictions(frame: pd.DataFrame, apart: float = 1.0) -> list[tuple[int, i
 
 def leaks(train: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """The other set's rows whose pair is in train too, maybe swapped."""
-    return other[pair_keys(other).isin(set(pair_keys(train)))]
+    return other[pair_keys(other).isin(pair_keys(train))]
 
 
 def shared_sentences(train: pd.DataFrame, other: pd.DataFrame) -> float:

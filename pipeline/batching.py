@@ -61,9 +61,10 @@ def tokenise(texts: Iterable[Any], tokenizer: Any, max_length: int, prefix: str 
     millions needs no memory. `types` keeps where the second sentence begins, for encoders with
     token types.
     """
-    from datasets import Dataset, Features, List, Value
+    from datasets import Dataset, Features, List, Value, disable_progress_bars
     from datasets.arrow_writer import ArrowWriter
 
+    disable_progress_bars()
     columns = {"text": Value("string"), "ids": List(Value("int32"))}
     if types:
         columns["first"] = Value("int32")

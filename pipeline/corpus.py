@@ -2,28 +2,29 @@
 
 import unicodedata
 from collections.abc import Iterator
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data import SENTENCES
+from pipeline.data import PART, SENTENCES
 from pipeline.errors import UserError
-from pipeline.tables import is_empty, read_table
+from pipeline.hashes import hashes, known, merged
+from pipeline.tables import is_empty, read_tables
 
 TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
 
 
 def unlabelled(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:
     """Every distinct sentence of the frames' pairs and of the extra files, in order."""
-    seen: set[int] = set()
-    for text in all_sentences(frames, extra):
-        # 64-bit hashes, not texts, so that millions of sentences fit: at 10 million the chance of
-        # losing a single sentence to a collision is 3 in a million.
-        mark = hash(text)
-        if mark not in seen:
-            seen.add(mark)
-            yield text
+    stream, seen = all_sentences(frames, extra), np.zeros(0, np.uint64)
+    for part in iter(lambda: list(islice(stream, PART)), []):
+        texts = list(dict.fromkeys(part))
+        marks = hashes(texts)
+        is_new = ~known(seen, marks)
+        yield from compress(texts, is_new)
+        seen = merged(seen, marks[is_new])
 
 
 def all_sentences(frames: list[pd.DataFrame], extra: list[Path]) -> Iterator[str]:
@@ -50,13 +51,14 @@ def extra_sentences(path: Path) -> Iterator[str]:
         except UnicodeDecodeError:
             raise UserError(f"{path}: expected UTF-8 text, got other bytes") from None
         return
-    table = read_table(path)
-    columns = [name for name in TEXT_COLUMNS if name in table]
+    header = list(next(read_tables(path, 1)))[:-1]
+    columns = [name for name in TEXT_COLUMNS if name in header]
     if not columns:
         raise UserError(f"{path}: row 1: expected one of the columns {', '.join(TEXT_COLUMNS)}, "
-                        f"got {', '.join(map(str, table.columns[:-1]))}")
-    for column in columns:
-        yield from (text for text in table[column] if not is_empty(text))
+                        f"got {', '.join(map(str, header))}")
+    for column in columns:  # read once for each, so that memory does not grow with the file
+        for table in read_tables(path, PART):
+            yield from (text for text in table[column] if not is_empty(text))
 
 
 def sentence_table(frame: pd.DataFrame) -> tuple[list[str], np.ndarray, np.ndarray]:

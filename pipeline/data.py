@@ -8,15 +8,19 @@ be absent, and test has no labels.
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pipeline.errors import UserError
-from pipeline.tables import first, is_empty, read_table, require
+from pipeline.hashes import hashes, known, merged
+from pipeline.tables import first, is_empty, read_table, read_tables, require
 
 SENTENCES = ["sentence_1", "sentence_2"]
+PART = 10_000  # rows of a file that are read, scored and written at a time
 LOWEST, HIGHEST = 0.0, 5.0
 SIGNED = re.compile(r"[+-][0-9]+([.][0-9]+)?")
 
@@ -56,7 +60,35 @@ def read_competition(folder: Path) -> Competition:
 
 def read_pairs(path: Path, labelled: bool, notes: list[str] | None = None) -> pd.DataFrame:
     """A CSV of sentence pairs, checked row by row; `labelled` says whether it must have labels."""
-    table = read_table(path, notes)
+    (frame,) = pairs_in_parts(path, labelled, None, notes)
+    return frame
+
+
+def pairs_in_parts(path: Path, labelled: bool, size: int | None,
+                   notes: list[str] | None = None) -> Iterator[pd.DataFrame]:
+    """The same in frames of `size` rows (None: all at once); of several faults the first's is said.
+
+    What is kept of the parts before is 8 bytes a row: hashes of their ids.
+    """
+    seen = np.zeros(0, np.uint64)
+    for table in read_tables(path, size, notes):
+        check_pairs(path, table, labelled)
+        seen = with_new_ids(path, table, seen)
+        yield completed(path, table, labelled)
+
+
+def is_labelled(path: Path) -> bool:
+    """Whether the CSV has a label in any row."""
+    for table in read_tables(path, PART):
+        if "label" not in table:
+            return False
+        if (table["label"] != "").any():
+            return True
+    return False
+
+
+def check_pairs(path: Path, table: pd.DataFrame, labelled: bool) -> None:
+    """Refuses missing columns, cells without text and ids that are formulas."""
     require(table, path, ["id", *SENTENCES, *(["label"] if labelled else [])])
     for column in ["id", *SENTENCES]:
         empty = table[column].map(is_empty)
@@ -67,12 +99,28 @@ def read_pairs(path: Path, labelled: bool, notes: list[str] | None = None) -> pd
     if formula.any():
         raise UserError(f"{path}: row {first(table, formula)}: expected an id that no spreadsheet "
                         f"takes for a formula, got {table.loc[formula, 'id'].iloc[0]!r}")
-    again = table["id"].duplicated()
-    if again.any():
-        twice = table.loc[again, "id"].iloc[0]
-        before = first(table, table["id"] == twice)
-        raise UserError(f"{path}: row {first(table, again)}: expected a new id, got {twice!r} "
-                        f"as in row {before}")
+
+
+def with_new_ids(path: Path, table: pd.DataFrame, seen: np.ndarray) -> np.ndarray:
+    """Ascending hashes of the ids so far and the table's, which must be new; seen is ascending."""
+    marks = hashes(table["id"].tolist())
+    again = table["id"].duplicated() | known(seen, marks)
+    for row, twice in table.loc[again, ["row", "id"]].itertuples(index=False):
+        before = row_of_id(path, twice)
+        if before < row:  # else two ids have one hash
+            raise UserError(f"{path}: row {row}: expected a new id, got {twice!r} as in row "
+                            f"{before}")
+    return merged(seen, marks)
+
+
+def row_of_id(path: Path, name: str) -> int:
+    """The number of the first row with this id, which is there."""
+    return next(first(table, table["id"] == name) for table in read_tables(path, PART)
+                if (table["id"] == name).any())
+
+
+def completed(path: Path, table: pd.DataFrame, labelled: bool) -> pd.DataFrame:
+    """The pairs' columns, labels as numbers where there must be some."""
     if labelled:
         table["label"] = numbers(table, path, "label")
     elif "label" in table and not (table["label"] == "").all():

@@ -202,7 +202,8 @@ def fingerprint(path: str) -> dict[str, str]:
 
 def shown(batches: list[np.ndarray], total: int, desc: str) -> Iterator[np.ndarray]:
     """This process's share of the batches, with a progress bar over rows if desc names one."""
-    with tqdm(total=total, desc=desc, unit="row", disable=not desc or processes.rank() > 0) as bar:
+    with tqdm(total=total, desc=desc, unit="row", disable=not desc or processes.rank() > 0,
+              leave=None) as bar:  # None: not below another bar
         for rows in processes.own_of(batches):
             yield rows
             bar.update(len(rows) * processes.world())

@@ -43,7 +43,6 @@ def cached(name: str) -> Path | None:
 
 def quiet() -> None:
     """Hides the libraries' bars over local files and their talk of retries; downloads keep bars."""
-    import datasets
     import huggingface_hub.utils
     import transformers
 
@@ -51,7 +50,15 @@ def quiet() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.enable_progress_bars()
-    datasets.disable_progress_bars()
+
+
+def located(path: str) -> str:
+    """The Hub id or folder that encoder.path stands for; `offline` is made from its package."""
+    if path != "offline":
+        return path
+    from pipeline.offline import offline_encoder
+
+    return str(offline_encoder())
 
 
 def from_hub(loader: Any, path: str, **options: Any) -> Any:

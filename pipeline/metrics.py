@@ -1,9 +1,11 @@
-"""Measurements as pure functions of arrays: correlations with intervals, errors, geometry."""
+"""Measurements as pure functions of arrays: correlations with intervals, errors, geometry.
+
+scipy.stats is imported where it is used: it takes a second, which stage=check can do without.
+"""
 
 import warnings
 
 import numpy as np
-from scipy import stats
 
 RANGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]  # of labels; the last one is closed
 RESAMPLES = 2000
@@ -21,6 +23,8 @@ def pearson(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray | float:
 
 def spearman(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray | float:
     """Spearman's rank correlation along an axis; ties take their mean rank."""
+    from scipy import stats
+
     return pearson(stats.rankdata(x, axis=axis), stats.rankdata(y, axis=axis), axis=axis)
 
 
@@ -30,6 +34,8 @@ def interval(statistic, *samples: np.ndarray, seed: int = 0) -> dict[str, float]
     statistic takes as many arrays as samples and an axis.  With fewer than two rows, or where
     the statistic is undefined, the bounds are NaN.
     """
+    from scipy import stats
+
     value = float(statistic(*samples))
     n = len(samples[0])
     if n < 2 or not np.isfinite(value):
@@ -115,6 +121,8 @@ def effective_rank(x: np.ndarray, block: int = 8192) -> float:
     The number of directions that the vectors use: 1 when all lie on one line, at most min(n, d).
     The singular values come from the float64 Gram matrix (d, d), added up block by block.
     """
+    from scipy import stats
+
     n, d = x.shape
     if n == 0:
         return float("nan")

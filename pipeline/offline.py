@@ -23,7 +23,7 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, PreTrainedTokenizerFast
 
 from pipeline.errors import UserError
 from pipeline.files import checksums, sha256, write_json, write_text, written_aside
@@ -186,6 +186,8 @@ def kept_pieces(pieces: list[str]) -> list[int]:
 
 def weights(package: Package, kept: list[int], config: BertConfig) -> dict[str, torch.Tensor]:
     """A BertModel's parameters in float16, with the kept rows of the word embeddings."""
+    from transformers import BertModel  # seconds, which a folder made before does not need
+
     with torch.device("meta"):  # initial weights would draw from the caller's random numbers
         model = BertModel(config, add_pooling_layer=False)
     tensors = {}

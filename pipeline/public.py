@@ -44,12 +44,12 @@ NAMES = {"sentence1": "sentence_1", "sentence2": "sentence_2", "genre": "source"
 
 def from_hub(name: str) -> dict[str, pd.DataFrame]:
     """The data set's parts by name (train, validation, test), as the Hub has them."""
-    from datasets import load_dataset
+    from datasets import disable_progress_bars, load_dataset
     from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import httpx
 
     quiet()
-
+    disable_progress_bars()
     source = SOURCES[name]
     try:
         parts = load_dataset(source.hub, source.config)

@@ -25,15 +25,25 @@ def write_submission(path: Path, ids: list[str], predictions: np.ndarray, order:
     """Writes predictions (n,) of ids in the given order, and beside it a JSON of their origin."""
     if set(ids) != set(order) or len(ids) != len(order):
         raise ValueError("expected a prediction for every id of the order, each once")
+    text = lines(order, pd.Series(predictions, index=ids)[order].to_numpy())
+    write_origin(path, origin)
+    write_text(path, text)
+
+
+def lines(ids: list[str], predictions: np.ndarray, header: bool = True) -> str:
+    """Predictions (n,) as the text of a submission; raises ValueError unless they are finite."""
     if not np.isfinite(predictions).all():
         raise ValueError("expected finite predictions, got NaN or infinity")
-    target = pd.Series(np.clip(predictions, LOWEST, HIGHEST), index=ids)[order]
-    table = pd.DataFrame({"id": order, "target": target.to_numpy()})
+    table = pd.DataFrame({"id": ids, "target": np.clip(predictions, LOWEST, HIGHEST)})
+    return table.to_csv(index=False, header=header, float_format="%.6f", lineterminator="\n")
+
+
+def write_origin(path: Path, origin: dict) -> None:
+    """Writes the record beside a submission; a leaderboard score of the same run stays."""
     before = read_origin(path.with_suffix(".json"))
     if "leaderboard" in before and before.get("identity") == origin.get("identity"):
         origin = origin | {"leaderboard": before["leaderboard"]}
     write_json(path.with_suffix(".json"), origin)
-    write_text(path, table.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def check_submission(path: Path, ids: list[str]) -> pd.DataFrame:

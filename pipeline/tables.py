@@ -4,8 +4,10 @@ A row's number counts as in a spreadsheet: the header is row 1.
 """
 
 import csv
-import io
+import re
 import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -17,71 +19,109 @@ from pipeline.errors import UserError
 LONGEST = 10_000_000  # characters of a cell; the csv module's own limit is 131,072
 # Spaces, controls, and what Unicode says is not drawn, such as the Hangul fillers.
 UNSEEN = regex.compile(r"[\s\p{Cc}\p{Cf}\p{Zs}\p{Default_Ignorable_Code_Point}\u2800]*")
-LINE_END = regex.compile(rb"\r\n|\r|\n")
+HANGUL = regex.compile(r"\p{Hangul}")
+UNDECODED = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of such bytes
+NUL = re.compile("\0")
 
 
 def decoded(path: Path) -> tuple[str, str]:
     """A text file's content, NFC-normalised, and the encoding it was read with."""
+    encoding = text_encoding(path)
+    with open(path, encoding=encoding, newline="") as file:
+        return unicodedata.normalize("NFC", file.read()), encoding
+
+
+def text_encoding(path: Path) -> str:
+    """The encoding of a whole text file, UTF-8 or CP949; refuses other bytes, with their row.
+
+    Reads line by line, so that a file of any size needs no memory.
+    """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as lines:
+            is_blank = not any(line.removeprefix(b"\xef\xbb\xbf").strip() for line in lines)
     except FileNotFoundError:
         raise UserError(f"{path}: expected a file, got none") from None
     except IsADirectoryError:
         raise UserError(f"{path}: expected a file, got a folder") from None
-    if not content.removeprefix(b"\xef\xbb\xbf").strip():
+    if is_blank:
         raise UserError(f"{path}: expected a header and rows, got an empty file")
     row = 1
     for encoding in ("utf-8-sig", "cp949"):
-        try:
-            text = content.decode(encoding)
-        except UnicodeDecodeError as error:
-            row = max(row, row_of(content, error.start))
-            if encoding == "utf-8-sig" and is_mostly_utf8(content):
+        if spoilt := row_with(path, encoding, UNDECODED):
+            row = max(row, spoilt)
+            if encoding == "utf-8-sig" and is_mostly_utf8(path):
                 break
             continue
-        if "\0" in text:
-            raise UserError(f"{path}: row {row_of(text.encode(), text.encode().index(0))}: "
-                            "expected text, got a NUL byte")
-        return unicodedata.normalize("NFC", text), encoding
+        if zero := row_with(path, encoding, NUL):
+            raise UserError(f"{path}: row {zero}: expected text, got a NUL byte")
+        return encoding
     raise UserError(f"{path}: row {row}: expected UTF-8 (or CP949) text, got other bytes")
 
 
-def row_of(content: bytes, place: int) -> int:
-    """The number of the line that the byte at this place stands in."""
-    return len(LINE_END.findall(content[:place])) + 1
+def row_with(path: Path, encoding: str, sign: re.Pattern) -> int:
+    """The number of the first line that the sign stands in; 0: in none."""
+    with open(path, encoding=encoding, errors="surrogateescape", newline="") as lines:
+        return next((row for row, line in enumerate(lines, 1) if sign.search(line)), 0)
 
 
-def is_mostly_utf8(content: bytes) -> bool:
+def is_mostly_utf8(path: Path) -> bool:
     """Whether bytes that are not UTF-8 throughout are so in the main: then they are not CP949.
 
     CP949's Hangul is hardly ever UTF-8's, so that the syllables outnumber the stray bytes in
     spoilt UTF-8 alone; read as CP949 it would be other words.
     """
-    text = content.decode("utf-8", "replace")
-    return len(regex.findall(r"\p{Hangul}", text)) > text.count("\ufffd")
+    syllables = strays = 0
+    with open(path, encoding="utf-8", errors="replace", newline="") as lines:
+        for line in lines:
+            syllables += len(HANGUL.findall(line))
+            strays += line.count("\ufffd")
+    return syllables > strays
 
 
 def read_table(path: Path, notes: list[str] | None = None) -> pd.DataFrame:
     """A CSV as text cells; the column `row` holds the row's number in the file."""
-    text, encoding = decoded(path)
+    (table,) = read_tables(path, None, notes)
+    return table
+
+
+def read_tables(path: Path, size: int | None,
+                notes: list[str] | None = None) -> Iterator[pd.DataFrame]:
+    """A CSV as text cells in tables of `size` rows (None: all), one without rows if it has none.
+
+    No more than one of them is in memory. A fault is raised when its table is asked for, but the
+    encoding is that of the whole file.
+    """
+    encoding = text_encoding(path)
     if encoding == "cp949" and notes is not None:
         notes.append(f"{path}: read as CP949, not UTF-8")
+    with open(path, encoding=encoding, newline="") as lines:
+        rows = checked_rows(path, lines)
+        _, header = next(rows)
+        parts = iter(lambda: list(islice(rows, size)), [])
+        for part in chain([next(parts, [])], parts):
+            table = pd.DataFrame([cells for _, cells in part], columns=header, dtype=str)
+            table = table.drop(columns="row", errors="ignore")
+            table["row"] = np.array([number for number, _ in part], dtype=np.int64)
+            yield table
+
+
+def checked_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The number and the cells of the header and of every row that is not blank."""
     csv.field_size_limit(LONGEST)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header, rows, numbers, number = [], [], [], 0
+    # A line break composes with nothing: NFC line by line is NFC of the whole.
+    reader = csv.reader((unicodedata.normalize("NFC", line) for line in lines), strict=True)
+    header, number = [], 0
     try:
         for number, cells in enumerate(reader, 1):
             if number == 1:
                 header = checked_header(path, cells)
             elif any(cells):
                 check_cells(path, number, header, cells)
-                rows.append(cells)
-                numbers.append(number)
+            else:
+                continue
+            yield number, cells
     except csv.Error as error:
         raise UserError(f"{path}: row {number + 1}: {quote_fault(str(error))}") from None
-    table = pd.DataFrame(rows, columns=header, dtype=str).drop(columns="row", errors="ignore")
-    table["row"] = np.array(numbers, dtype=np.int64)
-    return table
 
 
 def checked_header(path: Path, header: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline import corpus
 from pipeline.corpus import extra_sentences, sentence_table, unlabelled
 from pipeline.data import read_competition
 from pipeline.errors import UserError
@@ -68,6 +69,19 @@ def test_text_file_is_read_line_by_line(file):
     texts = extra_sentences(file("x.txt", "가\n".encode() * 100_000 + b"\xff\n"))
     assert next(texts) == "가"
     with pytest.raises(UserError):
+        list(texts)
+
+
+def test_csv_is_read_part_by_part(file, monkeypatch):
+    """Column by column, as of the whole; the first text is there before a fault further down."""
+    monkeypatch.setattr(corpus, "PART", 2)
+    rows = "".join(f"{number},가{number},나{number}\n" for number in range(5))
+    path = file("x.csv", f"id,sentence_2,sentence_1\n{rows}")
+    assert list(extra_sentences(path)) == [f"{letter}{number}" for letter in "나가"
+                                           for number in range(5)]
+    texts = extra_sentences(file("x.csv", f"id,sentence_2,sentence_1\n{rows}1,2\n"))
+    assert next(texts) == "나0"
+    with pytest.raises(UserError, match="row 7: expected 3 cells as in the header, got 2"):
         list(texts)
 
 

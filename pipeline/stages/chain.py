@@ -16,6 +16,7 @@ from pipeline.config import Config, recorded
 from pipeline.data import Competition, read_competition
 from pipeline.encoder import Encoder, fingerprint, load_encoder
 from pipeline.errors import OutOfMemory, UserError
+from pipeline.hub import located
 from pipeline.recipe import Recipe
 from pipeline.runs import Run, claimed
 from pipeline.sections import Training
@@ -61,18 +62,9 @@ def start_of(config: Config, stage: str) -> Start:
     if before:
         run: Run = import_module(f"pipeline.stages.{before[-1]}").complete(config)
         return Start(str(run.model), {"run": run.identity})
-    path, wanted = encoder_path(config), config.encoder
+    path, wanted = located(config.encoder.path), config.encoder
     return Start(path, {"encoder": fingerprint(path), **asdict(wanted), "path": ""},
                  wanted.pooling, wanted.prefix, wanted.max_length, tuple(wanted.special_tokens))
-
-
-def encoder_path(config: Config) -> str:
-    """The configured encoder; `offline` is the one made from the installed package."""
-    if config.encoder.path != "offline":
-        return config.encoder.path
-    from pipeline.offline import offline_encoder
-
-    return str(offline_encoder())
 
 
 def recipe(settings: Training) -> Recipe:

@@ -6,6 +6,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,15 +65,13 @@ def tokens_and_memory(config: Config, competition: Competition) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     from pipeline import hardware
-    from pipeline.hub import from_hub
-    from pipeline.stages.chain import encoder_path
+    from pipeline.hub import from_hub, located
 
-    path = encoder_path(config)
+    path = located(config.encoder.path)
     tokenizer, model = from_hub(AutoTokenizer, path), from_hub(AutoConfig, path)
     frames = [competition.train, competition.dev, competition.test]
     pairs = pd.concat(frames)[SENTENCES]
-    ids = tokenizer(pairs["sentence_1"].tolist(), pairs["sentence_2"].tolist(),
-                    return_attention_mask=False)["input_ids"]
+    ids = whole_ids(tokenizer, *(pairs[column].tolist() for column in SENTENCES))
     lengths = np.array([len(row) for row in ids])
     unknown_id = tokenizer.unk_token_id
     unknown = [row.count(unknown_id) for row in ids]
@@ -95,3 +94,14 @@ def tokens_and_memory(config: Config, competition: Competition) -> None:
     if need > hardware.free_memory(device):
         print("risk: that is more than is free: lower simcse.batch_size, sts.batch_size or "
               "encoder.max_length, or take a smaller preset")
+
+
+def whole_ids(tokenizer: Any, one: list[str], other: list[str]) -> list[list[int]]:
+    """Token ids of every pair, nothing cut off."""
+    if not tokenizer.is_fast:
+        return tokenizer(one, other, return_attention_mask=False)["input_ids"]
+    # transformers also asks for every token's place in the text: half as slow again.
+    inner = tokenizer.backend_tokenizer
+    inner.no_truncation()
+    inner.no_padding()
+    return [found.ids for found in inner.encode_batch_fast(list(zip(one, other, strict=True)))]

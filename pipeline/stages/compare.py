@@ -14,7 +14,7 @@ import torch
 
 from pipeline import hardware, hub, processes
 from pipeline.config import Config
-from pipeline.data import HIGHEST, Competition, content_hash, read_pairs
+from pipeline.data import HIGHEST, Competition, content_hash, is_labelled, read_pairs
 from pipeline.diagnostics.contestants import Contestant, contestants
 from pipeline.diagnostics.drawings import draw_cosines
 from pipeline.diagnostics.examples import example_pairs
@@ -26,8 +26,7 @@ from pipeline.files import write_json, write_text
 from pipeline.heads import PairScorer, raw_scores
 from pipeline.metrics import normalised
 from pipeline.runs import identity
-from pipeline.stages.chain import encoder_path, read_data
-from pipeline.tables import read_table
+from pipeline.stages.chain import read_data
 
 log = logging.getLogger(__name__)
 CALIBRATED_ON = 1000  # pairs of train: two numbers are fitted
@@ -82,7 +81,7 @@ def named(config: Config) -> list[Contestant]:
     """The configured encoders to be compared."""
     own, path = config.encoder, config.encoder.path
     if "encoder" in config.compare.encoders:
-        path = encoder_path(config)
+        path = hub.located(path)
     return contestants(config.compare.encoders, Contestant(
         f"{Path(own.path).name} (encoder)", path, own.pooling, own.prefix, own.max_length))
 
@@ -91,10 +90,9 @@ def chosen_pairs(file: str) -> pd.DataFrame:
     """The user's pairs, or the ten that come with the pipeline."""
     if not file:
         return example_pairs()
-    table = read_table(Path(file))
-    is_labelled = "label" in table and (table["label"] != "").any()
-    pairs = read_pairs(Path(file), is_labelled)
-    return pairs[["id", "sentence_1", "sentence_2", *(["label"] if is_labelled else [])]]
+    labelled = is_labelled(Path(file))
+    pairs = read_pairs(Path(file), labelled)
+    return pairs[["id", "sentence_1", "sentence_2", *(["label"] if labelled else [])]]
 
 
 def examine(one: Contestant, encoder: Encoder, competition: Competition, train: pd.DataFrame,

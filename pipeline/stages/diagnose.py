@@ -75,7 +75,7 @@ def score_with(config: Config, folders: list[Path]) -> Callable[[pd.DataFrame], 
     device = hardware.pick_device(config.device)
     accelerator = hardware.start(device, hardware.pick_precision(config.precision, device),
                                  config.seed, config.deterministic)
-    return lambda frame: predicted(folders, frame, accelerator, "probes")
+    return lambda frame: predicted(folders, lambda: [frame], len(frame), accelerator, "probes")
 
 
 def report(found: dict, path: Path) -> None:

@@ -4,24 +4,27 @@
 """
 
 import logging
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 from omegaconf import OmegaConf
+from tqdm import tqdm
 
 from pipeline import hardware, processes
 from pipeline.calibration import recalled
 from pipeline.config import Config
-from pipeline.data import read_pairs
+from pipeline.data import PART, is_labelled, pairs_in_parts
 from pipeline.errors import UserError
+from pipeline.files import written_aside
 from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.metrics import by_range, regression
 from pipeline.runs import finished, models
 from pipeline.stages.sts import print_scores
-from pipeline.submission import write_submission
-from pipeline.tables import read_table
+from pipeline.submission import lines, write_origin
 
 log = logging.getLogger(__name__)
 
@@ -31,39 +34,62 @@ def run(config: Config) -> None:
     folder, file = finished(config.run), Path(config.pairs)
     if not config.pairs:
         raise UserError("pairs: expected a CSV with id, sentence_1, sentence_2, got none")
-    table = read_table(file)
-    is_labelled = "label" in table and (table["label"] != "").any()
+    parts = partial(pairs_in_parts, file, is_labelled(file), PART)
     notes: list[str] = []
-    frame = read_pairs(file, is_labelled, notes)
+    total = sum(map(len, parts(notes=notes)))  # a fault ends it here, before any is scored
     for note in notes:
         log.info("%s", note)
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
-    raw = predicted(models(folder), frame, accelerator, "predict")
-    settings = OmegaConf.load(folder / "config.yaml").sts
-    predictions = recalled(folder, settings.get("calibrate", "none"))(raw, frame)
+    raw = predicted(models(folder), parts, total, accelerator, "predict")
     if processes.rank() > 0:
         return
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
-    ids = frame["id"].tolist()
-    origin = {"runs": [str(folder)], "pairs": str(file)}
-    if is_labelled:
-        labels = frame["label"].to_numpy()
-        origin["scores"] = regression(labels, predictions)
-        print_scores(file.name, origin["scores"])
-        origin["ranges"] = by_range(labels, np.asarray(predictions))
-    write_submission(path, ids, predictions, ids, origin)
-    log.info("predictions: %s (%d rows)", path, len(ids))
+    write_predictions(path, folder, file, parts(), raw)
+    log.info("predictions: %s (%d rows)", path, total)
 
 
-def predicted(folders: list[Path], frame: pd.DataFrame, accelerator: Accelerator,
-              desc: str) -> np.ndarray:
-    """The mean prediction (n,), 0 to 5, of a run's models (one, or its folds') for the pairs."""
-    found = []
-    for folder in folders:
-        scorer = load_scorer(folder).to(accelerator.device)
-        with accelerator.autocast():
-            raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc)
-        found.append(to_labels(scorer, raw))
-    return np.mean(found, axis=0)
+def predicted(folders: list[Path], parts: Callable[[], Iterable[pd.DataFrame]], total: int,
+              accelerator: Accelerator, desc: str) -> np.ndarray:
+    """The mean prediction (n,), 0 to 5, of a run's models (one, or its folds') for the pairs.
+
+    parts: gives the pairs' frames one after the other, anew for every model, so that neither all
+    pairs nor all models are in memory; total: their rows.
+    """
+    found = np.zeros(total, np.float32)
+    is_short = len(folders) == 1 and total <= PART  # then its one part's bar says as much
+    with tqdm(total=total * len(folders), desc=desc, unit="row",
+              disable=is_short or processes.rank() > 0) as bar:
+        for folder in folders:
+            scorer, end = load_scorer(folder).to(accelerator.device), 0
+            for frame in parts():
+                start, end = end, end + len(frame)
+                with accelerator.autocast():
+                    raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc)
+                found[start:end] += to_labels(scorer, raw)
+                bar.update(len(frame))
+    return found / len(folders)
+
+
+def write_predictions(path: Path, folder: Path, file: Path, parts: Iterable[pd.DataFrame],
+                      raw: np.ndarray) -> None:
+    """Writes raw predictions (n,) of the file's parts, calibrated; prints scores if labelled."""
+    settings = OmegaConf.load(folder / "config.yaml").sts
+    calibrate = recalled(folder, settings.get("calibrate", "none"))
+    origin: dict = {"runs": [str(folder)], "pairs": str(file)}
+    labels, predictions, end = [], [], 0
+    with written_aside(path) as aside:
+        with open(aside, "w", encoding="utf-8", newline="\n") as out:
+            for frame in parts:
+                start, end = end, end + len(frame)
+                final = calibrate(raw[start:end], frame)
+                out.write(lines(frame["id"].tolist(), final, header=start == 0))
+                if "label" in frame:
+                    labels.append(frame["label"].to_numpy())
+                    predictions.append(np.asarray(final))
+        if labels:
+            every = np.concatenate(labels), np.concatenate(predictions)
+            origin |= {"scores": regression(*every), "ranges": by_range(*every)}
+            print_scores(file.name, origin["scores"])
+        write_origin(path, origin)

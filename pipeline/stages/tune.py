@@ -25,10 +25,10 @@ from pipeline.data import content_hash, read_competition
 from pipeline.encoder import fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
+from pipeline.hub import located
 from pipeline.sections import Tune
 from pipeline.space import Space, described, read_space
 from pipeline.stages import finalists
-from pipeline.stages.chain import encoder_path
 from pipeline.stages.trials import Failed, attempt, changed, trim
 from pipeline.study import (
     best_trials,
@@ -127,7 +127,7 @@ def value_of(config: Config, key: str) -> Any:
 def shape_of(config: Config, space: Space) -> dict[str, Any]:
     """What makes trials comparable: the data and every setting that stays the same."""
     competition = read_competition(Path(config.data.dir))
-    encoder = asdict(config.encoder) | {"path": fingerprint(encoder_path(config))}
+    encoder = asdict(config.encoder) | {"path": fingerprint(located(config.encoder.path))}
     if "encoder.path" in space:
         encoder = asdict(config.encoder)
     return {"tune.stage": config.tune.stage, "tune.metric": config.tune.metric,
