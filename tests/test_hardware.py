@@ -3,9 +3,11 @@
 python -m pytest tests/test_hardware.py
 """
 
+import ctypes
 import random
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -121,3 +123,18 @@ def test_free_memory_and_machine():
     assert found["device"] == "cpu"
     assert found["threads"] == torch.get_num_threads()
     assert found["processor"]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library")
+def test_memory_is_returned():
+    """Small blocks that were freed below one that stays: 64 MiB, held by the heap until then."""
+    def resident() -> int:
+        return psutil.Process().memory_info().rss
+
+    blocks = [bytearray(32_000) for _ in range(2000)]
+    last = bytearray(32_000)
+    del blocks
+    before = resident()
+    hardware.return_memory()
+    assert before - resident() > 32 * 2**20
+    assert len(last) == 32_000

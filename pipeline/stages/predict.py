@@ -68,6 +68,7 @@ def predicted(folders: list[Path], parts: Callable[[], Iterable[pd.DataFrame]], 
                 with accelerator.autocast():
                     raw = raw_scores(scorer, scorer.pairs(frame), accelerator.device, desc)
                 found[start:end] += to_labels(scorer, raw)
+                hardware.return_memory()
                 bar.update(len(frame))
     return found / len(folders)
 
