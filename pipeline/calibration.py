@@ -24,7 +24,7 @@ from sklearn.preprocessing import SplineTransformer
 
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
-from pipeline.diagnostics.features import NEGATION
+from pipeline.features import NEGATION
 from pipeline.files import write_text, written_aside
 from pipeline.splits import groups
 
