@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from pipeline import processes, sharding
 from pipeline.errors import UserError
@@ -86,6 +86,8 @@ def light_weights(model: nn.Module) -> Iterator[None]:
     Other parameters stand in: one whose type changes loses the hooks on its gradient, by which
     several processes add theirs up.
     """
+    from transformers import PreTrainedModel  # seconds, which stage=check can do without
+
     is_bf16 = (torch.is_autocast_enabled("cpu")
                and torch.get_autocast_dtype("cpu") == torch.bfloat16)
     parts = [part for part in model.modules() if is_bf16 and isinstance(part, PreTrainedModel)]
