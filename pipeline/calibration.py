@@ -24,7 +24,8 @@ from sklearn.preprocessing import SplineTransformer
 
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
-from pipeline.diagnostics.features import NEGATION
+from pipeline.errors import UserError
+from pipeline.features import NEGATION
 from pipeline.files import write_text, written_aside
 from pipeline.splits import groups
 
@@ -132,7 +133,13 @@ def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np
     if kind == "none":
         return lambda raw, frame: raw
     table = pd.read_csv(folder / FITTED_ON, dtype={"source": str}, keep_default_na=False)
+    raw, labels = table["raw"].to_numpy(), table["label"].to_numpy()
+    if kind == "monotone":
+        bent = monotone(raw, labels)
+        return lambda raw, frame: bent(raw)
+    if kind != "surface":  # an older version's
+        raise UserError(f"{folder}: expected a run with sts.calibrate none, monotone or surface, "
+                        f"got {kind!r}, which is no more: train again")
     surface = Surface(load_file(folder / RARITY)["idf"], set(table["source"]))
-    fitted = calibrator(kind, table["raw"].to_numpy(), table[SURFACE].to_numpy(),
-                        table["label"].to_numpy())
+    fitted = calibrator(kind, raw, table[SURFACE].to_numpy(), labels)
     return lambda raw, frame: fitted(raw, surface(frame))

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from pipeline import processes, sharding
 from pipeline.errors import UserError
@@ -84,18 +84,24 @@ def light_weights(model: nn.Module) -> Iterator[None]:
 
     autocast alone keeps what is between the matrix products in fp32 and casts it, and every weight,
     anew at each product. Only for reading: heads stay as they are, gradients would be lost.
+    Other parameters stand in: one whose type changes loses the hooks on its gradient, by which
+    several processes add theirs up.
     """
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    own = {p: p.data for part in parts for p in part.parameters() if p.device.type == "cpu"}
+    from transformers import PreTrainedModel  # seconds, which stage=check can do without
+
     is_bf16 = (torch.is_autocast_enabled("cpu")
                and torch.get_autocast_dtype("cpu") == torch.bfloat16)
+    parts = [part for part in model.modules() if is_bf16 and isinstance(part, PreTrainedModel)]
+    own = [(module, name, p) for part in parts for module in part.modules()
+           for name, p in module._parameters.items() if p is not None and p.device.type == "cpu"]
+    light = {p: nn.Parameter(p.detach().bfloat16(), requires_grad=False) for _, _, p in own}
     try:
-        for p in own if is_bf16 else ():
-            p.data = p.data.bfloat16()
+        for module, name, p in own:
+            module._parameters[name] = light[p]
         yield
     finally:
-        for p, data in own.items():
-            p.data = data
+        for module, name, p in own:
+            module._parameters[name] = p
 
 
 def is_out_of_memory(error: BaseException) -> bool:

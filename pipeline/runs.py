@@ -62,10 +62,9 @@ class Run:
         manifest = self.manifest()
         if manifest.get("status") != "complete":
             return False
-        wrong = changed(self.folder, manifest)
-        if wrong:
-            log.warning("warning: %s/%s is missing or changed: the stage runs anew", self.folder,
-                        wrong[0])
+        if wrong := changed(self.folder, manifest["files"]):
+            file = self.folder / wrong[0]
+            log.warning("warning: %s is missing or changed: the stage runs anew", file)
         return not wrong
 
     def begin(self, config: str, encoder: str, machine: dict[str, Any]) -> None:
@@ -81,8 +80,7 @@ class Run:
     def finish(self, seconds: float) -> None:
         """Records that it is complete, with a checksum of every file; drops the checkpoints.
 
-        Logs, manifests, locks and what trackers keep have none, nor have those of runs inside this
-        one's folder.
+        Logs, manifests, locks and what trackers keep have none, nor those of runs inside it.
         seconds: what all the commands that worked on it spent training.
         """
         files = {name: mark for name, mark in checksums(self.folder).items()
@@ -144,24 +142,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """The files of a finished run that are missing or not as it wrote them."""
-    return [name for name, mark in manifest["files"].items()
+def changed(folder: Path, files: dict[str, str]) -> list[str]:
+    """Which of a run's files, given with checksums, are missing or not as it wrote them."""
+    return [name for name, mark in files.items()
             if not (folder / name).is_file() or sha256(folder / name) != mark]
 
 
 def finished(path: str, key: str = "run") -> Path:
     """The folder of a finished run that the user named with this key, whole as it was written."""
     folder = Path(path)
-    manifest = read_manifest(folder) if path else {}
-    status = manifest.get("status")
-    if path and not manifest and (folder / "manifest.json").exists():
-        raise damaged(folder / "manifest.json")
-    if not path or not folder.is_dir() or status is None:
+    if not path or not (folder / "manifest.json").is_file():
         raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
-    if status != "complete":
+    if not (manifest := read_manifest(folder)):
+        raise damaged(folder / "manifest.json")
+    if (status := manifest.get("status")) != "complete":
         raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
-    if wrong := changed(folder, manifest):
+    if wrong := changed(folder, manifest["files"]):
         raise damaged(folder / wrong[0])
     for model in models(folder):  # the manifests of folds are in no list of checksums
         if not read_manifest(model.parent):
@@ -172,7 +168,7 @@ def finished(path: str, key: str = "run") -> Path:
 def refuse_damaged_record(folder: Path) -> None:
     """Refuses a run that led to another when what is read of it is not as the run wrote it."""
     files = read_manifest(folder).get("files", {})
-    if wrong := changed(folder, {"files": {name: files[name] for name in READ & set(files)}}):
+    if wrong := changed(folder, {name: files[name] for name in READ & set(files)}):
         raise damaged(folder / wrong[0])
 
 

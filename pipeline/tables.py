@@ -36,13 +36,11 @@ def text_encoding(path: Path) -> str:
 
     Reads line by line, so that a file of any size needs no memory.
     """
-    try:
-        with open(path, "rb") as lines:
-            is_blank = not any(line.removeprefix(b"\xef\xbb\xbf").strip() for line in lines)
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a file, got none") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: expected a file, got a folder") from None
+    if not path.is_file():  # a pipe cannot be read twice
+        got = "none" if not path.exists() else "a folder" if path.is_dir() else "a pipe or device"
+        raise UserError(f"{path}: expected a file, got {got}")
+    with open(path, "rb") as lines:
+        is_blank = not any(line.removeprefix(b"\xef\xbb\xbf").strip() for line in lines)
     if is_blank:
         raise UserError(f"{path}: expected a header and rows, got an empty file")
     row = 1

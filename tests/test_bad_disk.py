@@ -14,6 +14,7 @@ import safetensors.torch
 from refusal import contents, unfinished
 from safetensors import SafetensorError
 
+from pipeline import tables
 from pipeline.runs import logged_to
 
 FULL = "No space left on device"
@@ -178,14 +179,14 @@ def test_folder_without_permission(train, tmp_path, monkeypatch, number):
 
 def test_unreadable_file(train, competition, tmp_path, monkeypatch):
     """A CSV that may not be read."""
-    original, path = Path.read_bytes, competition / "dev.csv"
+    path = competition / "dev.csv"
 
-    def read_bytes(self) -> bytes:
-        if self == path:
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        return original(self)
+    def opened(file, *words, **more):
+        if file == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return open(file, *words, **more)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(tables, "open", opened, raising=False)
     assert failure(train()) == f"{path}: Permission denied"
     assert not (tmp_path / "runs").exists()
 

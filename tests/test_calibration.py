@@ -10,7 +10,15 @@ from scipy import stats
 from sklearn.feature_extraction.text import CountVectorizer
 
 from pipeline import calibration
-from pipeline.calibration import SURFACE, Surface, calibrator, cross_fitted, recalled
+from pipeline.calibration import (
+    SURFACE,
+    Surface,
+    calibrator,
+    cross_fitted,
+    monotone,
+    recalled,
+)
+from pipeline.errors import UserError
 from pipeline.metrics import pearson
 
 WORDS = ["바람", "하늘", "강물", "나무", "구름", "바다", "노을", "새벽", "들판", "산길", "골목",
@@ -154,6 +162,19 @@ def test_kept_and_recalled(tmp_path, kind):
     direct = calibrator(kind, raw, surface(frame), frame["label"].to_numpy())
     assert recalled(tmp_path, kind)(more, other) == pytest.approx(direct(more, surface(other)))
     assert stats.spearmanr(recalled(tmp_path, kind)(more, other), more).statistic > 0.5
+
+
+def test_an_older_runs_calibration(tmp_path):
+    """monotone needs predictions and labels alone; overlap, now surface, is refused by name."""
+    frame = many()
+    raw = frame["label"].to_numpy() ** 2 / 5
+    frame.assign(raw=raw, overlap=0.5)[["raw", "overlap", "label"]].to_csv(
+        tmp_path / "calibration.csv", index=False)
+    (tmp_path / "overlap.safetensors").touch()
+    found = recalled(tmp_path, "monotone")(raw, frame)
+    assert found == pytest.approx(monotone(raw, frame["label"].to_numpy())(raw))
+    with pytest.raises(UserError, match="none, monotone or surface, got 'overlap'"):
+        recalled(tmp_path, "overlap")
 
 
 def test_overlap_counts_for_known_sources_alone(tmp_path):

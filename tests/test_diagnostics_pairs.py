@@ -11,11 +11,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
 from pipeline.diagnostics import neighbours
-from pipeline.diagnostics.features import banded, features, ngrams, overlap, unknown_pieces
 from pipeline.diagnostics.leaks import leaks, without
 from pipeline.diagnostics.neighbours import near_pairs, similarities
 from pipeline.diagnostics.slices import corners, grid, slices
 from pipeline.diagnostics.suspects import most_different, worst, wrong_labels
+from pipeline.features import banded, features, ngrams, overlap, unknown_pieces
 
 
 def frame(*pairs: tuple) -> pd.DataFrame:

@@ -156,6 +156,20 @@ def test_another_graph_is_refused(packages, command, finished, tmp_path, monkeyp
     assert contents(tmp_path / "out") == before
 
 
+def test_other_files_in_its_place_stay(command, finished, tmp_path, monkeypatch):
+    """Such as a graph that the user quantised and kept: refused before one is written."""
+    monkeypatch.setattr(graph, "find_spec", lambda name: name)
+    words = ["stage=export", f"run={finished('sts.head=bi', 'encoder.prefix=가: ')}",
+             "export.dir=out"]
+    done(command, *words)
+    (tmp_path / "out/onnx").mkdir()
+    (tmp_path / "out/onnx/model_quantized.onnx").touch()
+    before = contents(tmp_path / "out")
+    said = refusal(command(*words, "export.onnx=true"))
+    assert said == "export.onnx: expected out/onnx to be new or empty, got other files in it"
+    assert contents(tmp_path / "out") == before
+
+
 @pytest.mark.parametrize("missing", [["onnx"], ["onnxscript", "onnxruntime"]])
 def test_without_the_packages(command, finished, tmp_path, monkeypatch, missing):
     """One line that says which to install; nothing is written."""

@@ -336,8 +336,9 @@ def test_calibrated_run(head, kind, make_encoder, command, competition):
     assert kept["raw"].to_numpy() == pytest.approx(raw.to_numpy(), abs=1e-5)
     expected = cross_fitted(kind, kept["raw"].to_numpy(), kept[SURFACE].to_numpy(), frame)
     assert found.to_numpy() == pytest.approx(expected, abs=1e-5)
-    done(command, "stage=predict", f"run={bent}", f"pairs={competition / 'test.csv'}")
+    done(command, "stage=predict", f"run={bent}", f"pairs={competition / 'test.csv'}",
+         "precision=fp32")  # as trained: the map is steep where few pairs are
     predicted = pd.read_csv(next(Path("submissions").glob("*-test.csv")))
     written = pd.read_csv(bent / "predictions/test.csv")
     assert predicted["target"].to_numpy() == pytest.approx(
-        written["prediction"].to_numpy(), abs=0.02)
+        written["prediction"].to_numpy(), abs=1e-4)

@@ -95,7 +95,7 @@ def test_reading_needs_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("words", [
-    ["sts.head=bi", "sts.calibrate=overlap"],
+    ["sts.head=bi", "sts.calibrate=surface"],
     ["sts.head=cross", "sts.both_orders=true", "sts.folds=2"]])
 def test_scores_part_by_part(command, competition, make_encoder, monkeypatch, words):
     """Predictions, scores and calibration are the whole file's; progress counts all rows."""

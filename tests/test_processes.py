@@ -160,6 +160,34 @@ def test_another_number_of_processes_is_refused(competition, still_encoder, tmp_
     assert "expected 1 processes, as the run was begun with, got 2" in done.stderr
 
 
+def test_processes_keep_one_model_in_bf16(competition, still_encoder, tmp_path):
+    """Evaluations in between, which read with other weights, leave the gradients' sum alone."""
+    lines = [[f"stage={stage}", f"chain=[{stage}]", f"data.dir={competition}", "device=cpu",
+              "precision=bf16", f"encoder.path={still_encoder}", "encoder.max_length=32",
+              f"{stage}.max_steps=3", f"{stage}.batch_size=8", f"{stage}.learning_rate=1e-3",
+              f"{stage}.eval_every=1", *words] for stage, words in (
+                  ("simcse", []), ("sts", ["sts.head=bi"]), ("sts", ["sts.ema=0.5"]))]
+    script = tmp_path / "compared.py"
+    script.write_text("import json, sys\n"
+                      f"sys.path.insert(0, {str(ROOT)!r})\n"
+                      "import run, pipeline.training as training\n"
+                      "from pipeline import processes\n"
+                      "save = training.Keeper.save\n"
+                      "def compared(self):\n"
+                      "    sums = [p.detach().double().sum().item() for p in\n"
+                      "            self.model.parameters()]\n"
+                      "    assert processes.from_all(sums) == [sums] * 2, self.state.step\n"
+                      "    save(self)\n"
+                      "training.Keeper.save = compared\n"
+                      "for words in json.loads(sys.argv[1]):\n"
+                      "    assert run.main(words) == 0\n")
+    done = launch(2, str(script), json.dumps(lines), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    histories = [read_history(file) for file in (tmp_path / "runs").glob("*/*/history.jsonl")]
+    assert [[line["step"] for line in history if "eval" in line]
+            for history in histories] == [[0, 1, 2, 3]] * 3
+
+
 def test_one_process_does_nothing():
     """Without a process group all rows are one's own and gathering is the identity."""
     rows = np.arange(5)

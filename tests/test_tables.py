@@ -3,6 +3,8 @@
 python -m pytest tests/test_tables.py
 """
 
+import os
+
 import pytest
 
 from pipeline.errors import UserError
@@ -109,6 +111,8 @@ def test_no_file(tmp_path):
     """A missing file and a folder in its place."""
     assert refused(tmp_path / "no.csv") == "expected a file, got none"
     assert refused(tmp_path) == "expected a file, got a folder"
+    os.mkfifo(tmp_path / "pipe.csv")  # <(zcat pairs.csv.gz): read several times, it has no end
+    assert refused(tmp_path / "pipe.csv") == "expected a file, got a pipe or device"
 
 
 @pytest.mark.parametrize(("line", "texts"), [

@@ -13,8 +13,8 @@ from pipeline.diagnostics.calibration import calibration
 from pipeline.diagnostics.chance import expected_score, reweighted
 from pipeline.diagnostics.curves import curves
 from pipeline.diagnostics.evidence import Evidence, chain
-from pipeline.diagnostics.features import features, unknown_pieces
 from pipeline.diagnostics.leaks import leaks, without
+from pipeline.features import features, unknown_pieces
 from pipeline.runs import read_manifest
 
 EDGES = np.linspace(LOWEST, HIGHEST, 11)

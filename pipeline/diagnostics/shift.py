@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.diagnostics.features import features
+from pipeline.features import features
 from pipeline.metrics import interval
 from pipeline.splits import groups
 

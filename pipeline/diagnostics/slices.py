@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pipeline.diagnostics.features import OVERLAP_EDGES, banded
 from pipeline.diagnostics.parts import part, split
+from pipeline.features import OVERLAP_EDGES, banded
 from pipeline.metrics import RANGES, in_range
 
 MOST_SOURCES = 20

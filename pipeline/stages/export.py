@@ -123,7 +123,10 @@ def write(folder: Path, model: Path, kind: str, origin: dict[str, Any], target: 
 
 def add_graph(model: Path, kind: str, target: Path) -> None:
     """Adds the ONNX graph to an exported folder and compares it with the run's model."""
-    with written_aside((target / graph.FILE).parent) as aside:
+    place = (target / graph.FILE).parent
+    if place.exists() and not is_empty(place):
+        raise UserError(f"export.onnx: expected {place} to be new or empty, got other files in it")
+    with written_aside(place) as aside:
         aside.mkdir()
         file = aside / Path(graph.FILE).name
         graph.write_graph(target, kind, file)

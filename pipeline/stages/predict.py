@@ -34,6 +34,8 @@ def run(config: Config) -> None:
     folder, file = finished(config.run), Path(config.pairs)
     if not config.pairs:
         raise UserError("pairs: expected a CSV with id, sentence_1, sentence_2, got none")
+    settings = OmegaConf.load(folder / "config.yaml").sts
+    calibrate = recalled(folder, settings.get("calibrate", "none"))
     parts = partial(pairs_in_parts, file, is_labelled(file), PART)
     notes: list[str] = []
     total = sum(map(len, parts(notes=notes)))  # a fault ends it here, before any is scored
@@ -46,7 +48,7 @@ def run(config: Config) -> None:
     if processes.rank() > 0:
         return
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
-    write_predictions(path, folder, file, parts(), raw)
+    write_predictions(path, folder, file, parts(), raw, calibrate)
     log.info("predictions: %s (%d rows)", path, total)
 
 
@@ -74,10 +76,9 @@ def predicted(folders: list[Path], parts: Callable[[], Iterable[pd.DataFrame]], 
 
 
 def write_predictions(path: Path, folder: Path, file: Path, parts: Iterable[pd.DataFrame],
-                      raw: np.ndarray) -> None:
+                      raw: np.ndarray,
+                      calibrate: Callable[[np.ndarray, pd.DataFrame], np.ndarray]) -> None:
     """Writes raw predictions (n,) of the file's parts, calibrated; prints scores if labelled."""
-    settings = OmegaConf.load(folder / "config.yaml").sts
-    calibrate = recalled(folder, settings.get("calibrate", "none"))
     origin: dict = {"runs": [str(folder)], "pairs": str(file)}
     labels, predictions, end = [], [], 0
     with written_aside(path) as aside:
