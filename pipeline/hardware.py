@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_seed
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from pipeline import processes, sharding
 from pipeline.errors import UserError
@@ -84,6 +84,8 @@ def light_weights(model: nn.Module) -> Iterator[None]:
     autocast alone keeps what is between the matrix products in fp32 and casts it, and every weight,
     anew at each product. Only for reading: heads stay as they are, gradients would be lost.
     """
+    from transformers import PreTrainedModel  # seconds, which stage=check does without
+
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     own = {p: p.data for part in parts for p in part.parameters() if p.device.type == "cpu"}
     is_bf16 = (torch.is_autocast_enabled("cpu")
