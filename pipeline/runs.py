@@ -160,7 +160,9 @@ def finished(path: str, key: str = "run") -> Path:
     if not path or not folder.is_dir() or status is None:
         raise UserError(f"{key}: expected the folder of a finished run, got {path!r}")
     if status != "complete":
-        raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
+        hint = "; the command that began it goes on with it" if status == "running" else ""
+        raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}"
+                        f"{hint}")
     if wrong := changed(folder, manifest):
         raise damaged(folder / wrong[0])
     for model in models(folder):  # the manifests of folds are in no list of checksums
