@@ -23,11 +23,15 @@ def run(config: Config) -> None:
     folder = Path(config.data.dir)
     competition = read_competition(folder)
     if config.submission:
-        target = check_submission(Path(config.submission), competition.order)["target"]
+        table = check_submission(Path(config.submission), competition.order)
+        target = table["target"]
         print(f"{config.submission}: correct: {len(target)} ids of test.csv, each once, targets "
               f"from {target.min():.3f} to {target.max():.3f}")
         if target.nunique() == 1:
             print("risk: all targets are equal: Pearson is undefined")
+        if table["id"].tolist() != competition.order:
+            print("risk: the ids stand in another order than sample_submission.csv, or without it "
+                  "test.csv, has them; a platform that goes by rows would mix them up")
         return
     describe(competition, folder)
     risks = findings(competition, folder)
