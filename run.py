@@ -28,6 +28,8 @@ def main(words: list[str]) -> int:
     if not words or words[0] in ("help", "-h", "--help"):
         words = ["stage=help", *words[1:]]
     try:
+        if bare := [word for word in words if word in STAGES]:
+            raise UserError(f"argument {bare[0]!r}: expected stage={bare[0]}")
         config = load(words)
         if config.stage not in STAGES:
             raise UserError(f"stage: expected one of {', '.join(STAGES)}, got {config.stage!r}"

@@ -42,6 +42,9 @@ class Competition:
 
 def read_competition(folder: Path) -> Competition:
     """Reads and checks train.csv, dev.csv, test.csv and, where present, sample_submission.csv."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: expected a folder with train.csv, dev.csv and test.csv, got "
+                        "none; trial=always runs on the bundled sample")
     names = ("train.csv", "dev.csv", "test.csv")
     missing = [name for name in names if not (folder / name).exists()]
     if missing:

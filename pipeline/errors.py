@@ -1,5 +1,6 @@
 """The ends of a run that are no faults of the program, each shown as a single line."""
 
+import signal
 from pathlib import Path
 
 
@@ -31,8 +32,8 @@ class Stopped(Exception):
     """Stopped by a signal after saving (exit code 128 + signal): the same command resumes."""
 
     def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped by signal {number} after step {step}: the same command goes on "
-                         "from here")
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        super().__init__(f"stopped by {name} after step {step}: the same command goes on from here")
         self.number = number
 
 

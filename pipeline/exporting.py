@@ -38,7 +38,7 @@ def require_package() -> None:
         import sentence_transformers  # noqa: F401
     except ImportError:
         raise UserError("stage=export: expected the package sentence-transformers, got none: "
-                        "python -m pip install 'sentence-transformers>=6.0'") from None
+                        ".venv/bin/python -m pip install 'sentence-transformers>=6.0'") from None
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 

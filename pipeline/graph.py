@@ -36,7 +36,8 @@ def require_packages() -> None:
     """Refuses to start without what writes a graph and what runs it to be compared."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UserError(f"export.onnx: expected the packages {', '.join(PACKAGES)}, got no "
-                        f"{' and no '.join(missing)}: python -m pip install {' '.join(missing)}")
+                        f"{' and no '.join(missing)}: .venv/bin/python -m pip install "
+                        f"{' '.join(missing)}")
 
 
 class Graph(nn.Module):

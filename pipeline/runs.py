@@ -156,7 +156,9 @@ def finished(path: str, key: str = "run") -> Path:
     if not (manifest := read_manifest(folder)):
         raise damaged(folder / "manifest.json")
     if (status := manifest.get("status")) != "complete":
-        raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}")
+        hint = "; the command that began it goes on with it" if status == "running" else ""
+        raise UserError(f"{key}: expected a finished run, got {folder} with status {status!r}"
+                        f"{hint}")
     if wrong := changed(folder, manifest["files"]):
         raise damaged(folder / wrong[0])
     for model in models(folder):  # the manifests of folds are in no list of checksums

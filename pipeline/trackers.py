@@ -61,7 +61,7 @@ def check(kind: str) -> None:
     """Refuses to start without the tracker's package."""
     if kind != "none" and find_spec(kind) is None:
         raise UserError(f"tracker={kind}: expected the package {kind}, got none: "
-                        f"python -m pip install {kind}")
+                        f".venv/bin/python -m pip install {kind}")
 
 
 def open_tensorboard(folder: Path, shape: dict[str, Any], mark: str,

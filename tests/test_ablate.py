@@ -96,12 +96,14 @@ def test_ablation(command, competition, make_encoder, tmp_path, caplog):
     assert only(tmp_path / "runs/ablate") == folder
 
 
-def test_one_seed(command, competition, make_encoder, tmp_path):
+def test_one_seed(command, competition, make_encoder, tmp_path, caplog):
     """No spread without a second seed, and two arms are compared all the same."""
     done(command, "stage=ablate", *settings(make_encoder(), "ablate.arms=[sts,simcse>sts]",
                                             "ablate.seeds=[7]"))
     found = read_json(only(tmp_path / "runs/ablate") / "ablation.json")["arms"]
     assert [row["pearson"]["sd"] for row in found] == [None, None]
+    assert "(nan)" not in caplog.text
+    assert caplog.text.count("(one seed)") == 4
     assert found[1]["difference"]["corrected_p"] == found[1]["difference"]["p"] > 0
 
 

@@ -165,3 +165,7 @@ def test_check_reports_them(command, competition, make_encoder):
     assert f"risk: {path}: LEAK: 1 pairs are in train too, maybe swapped (row 5): the dev score " \
            "will be too high" in risks
     assert out.splitlines()[-1] == f"{len(risks)} risks, no errors"
+    code, out, err = command("stage=check", f"data.dir={competition}", "encoder.path=./none")
+    assert (code, err) == (2, "error: encoder.path: expected a Hub id or a folder, got no folder "
+                              "./none\n")
+    assert [line for line in out.splitlines() if line.startswith("risk: ")] == risks

@@ -115,8 +115,9 @@ def test_no_data_folder(command, tmp_path, kind):
     """A data.dir that is not there, or a file."""
     if kind == "file":
         (tmp_path / "mine").write_text("x")
-    said = refusal(command("stage=check", "data.dir=mine"))
-    assert said.startswith("mine: expected train.csv, dev.csv and test.csv, got no train.csv and ")
+    assert refusal(command("stage=check", "data.dir=mine")) == (
+        "mine: expected a folder with train.csv, dev.csv and test.csv, got none; "
+        "trial=always runs on the bundled sample")
 
 
 def test_folder_in_place_of_a_file(command, competition):

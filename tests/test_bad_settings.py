@@ -36,7 +36,8 @@ def no_cache(tmp_path, monkeypatch):
     (["stage=check", "sts.batch_size=0"], "sts.batch_size: expected 2 or more, got 0"),
     (["stage=check", "encoder.pooling=max"], "encoder.pooling: expected one of auto, cls, cls_mlp, "
      "mean, first_last_mean, pooler, got 'max'"),
-    (["check"], "argument 'check': expected key=value"),
+    (["check"], "argument 'check': expected stage=check"),
+    (["preset=debug", "sts"], "argument 'sts': expected stage=sts"),
     (["stage=check", "preset=roberta"], f"preset: expected one of {', '.join(presets())}, got "
                                         "'roberta'"),
     (["help", "sed=1"], "unknown key 'sed'; did you mean seed? (python run.py help lists them)"),

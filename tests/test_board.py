@@ -144,6 +144,7 @@ def test_chains(command, tmp_path):
     assert found["pearson"].isna().tolist() == [False, True, False, True]
     said = done(command, "stage=board")
     assert "simcse>nli>sts" in said
+    assert [line.split()[4] for line in said.splitlines()[1:]] == ["complete"] * 3 + ["unfinished"]
     assert len(said.splitlines()) == 5
 
 

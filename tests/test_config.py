@@ -137,7 +137,7 @@ def test_help_lists_everything(command, words):
     code, out, err = command(*words)
     assert (code, err) == (0, "")
     for name, (default, _) in KEYS.items():
-        assert f"\n  {name}={shown(default)} " in out, name
+        assert re.search(rf"\n  {re.escape(f'{name}={shown(default)}')}\s", out), name
     for name in ("check", "simcse", "sts", "predict"):
         assert f"\n  {name} " in out
 
@@ -148,6 +148,14 @@ def test_help_keeps_the_names_of_presets_whole(command, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     _, out, _ = command("help")
     assert set(PRESETS) <= set(re.findall(r"[\w-]+", out))
+
+
+def test_help_keeps_what_a_long_default_means_whole(command, monkeypatch):
+    """No key's meaning is broken within a word, however long the key's default is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = command("help")
+    for name, (_, metadata) in KEYS.items():
+        assert " ".join(metadata["help"].split()) in " ".join(out.split()), name
 
 
 def test_help_does_not_load_torch():

@@ -177,5 +177,6 @@ def test_without_the_packages(command, finished, tmp_path, monkeypatch, missing)
     run = finished("sts.head=bi", "encoder.prefix=가: ")
     said = refusal(command("stage=export", f"run={run}", "export.dir=out", "export.onnx=true"))
     assert said == (f"export.onnx: expected the packages onnx, onnxscript, onnxruntime, got no "
-                    f"{' and no '.join(missing)}: python -m pip install {' '.join(missing)}")
+                    f"{' and no '.join(missing)}: .venv/bin/python -m pip install "
+                    f"{' '.join(missing)}")
     assert not (tmp_path / "out").exists()

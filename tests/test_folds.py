@@ -233,7 +233,7 @@ def test_killed_in_the_second_fold(make_done, make_encoder, command, tmp_path, m
     words = small(make_encoder(), *WORDS, data=finished.data)
     code, _, err = command("stage=sts", *words)
     assert code == 130
-    assert err.splitlines()[-1].startswith("error: stopped by signal 2 after step 2")
+    assert err.splitlines()[-1].startswith("error: stopped by Ctrl-C after step 2")
     run_folder = only(tmp_path / "runs/sts")
     assert run_folder.name == finished.folder.name
     first, second = sorted(run_folder.glob("folds/sts/fold*"))

@@ -116,7 +116,9 @@ def test_values_of_the_command_line(configs, word, value):
     ("sts.hed=bi", "unknown key 'sts.hed'; did you mean sts.head? (python run.py help lists them)"),
     ("qqqq=1", "unknown key 'qqqq' (python run.py help lists them)"),
     ("--seed=3", "unknown key '--seed'; did you mean seed? (python run.py help lists them)"),
-    ("seed", "argument 'seed': expected key=value; did you mean seed?")])
+    ("seed", "argument 'seed': expected key=value, such as seed=VALUE, without spaces around ="),
+    ("sed", "argument 'sed': expected key=value; did you mean seed?"),
+    ("offline", "argument 'offline': expected key=value; did you mean preset=offline?")])
 def test_refused_words(configs, word, message):
     """The key, what was expected, what was got and the nearest valid name."""
     assert refused(word, "data.dir=x") == message

@@ -180,7 +180,8 @@ def test_finished(workplace, tmp_path):
     assert finished(str(folder)) == folder
     Run(tmp_path / "begun", SHAPE).begin("", "e", {})
     for path, said in (("", "got ''"), ("none", "got 'none'"), (str(tmp_path), "got '"),
-                       ("begun", "got begun with status 'running'")):
+                       ("begun", "got begun with status 'running'; the command that "
+                                 "began it goes on with it")):
         with pytest.raises(UserError, match="run: expected") as caught:
             finished(path)
         assert said in str(caught.value)

@@ -80,7 +80,7 @@ def test_stopped_and_killed(command, undisturbed, words, tmp_path, caplog):
     code, err = ended_by(signal.SIGTERM, words, tmp_path, after=15)
     run = only(tmp_path / "runs/simcse")
     assert code == 143, err
-    assert err.splitlines()[-1].startswith("error: stopped by signal 15 after step ")
+    assert err.splitlines()[-1].startswith("error: stopped by SIGTERM after step ")
     assert "Traceback" not in err
     assert read_json(run / "manifest.json")["status"] == "running"
     stopped_at = read_json(run / "checkpoints/newest/state.json")["step"]
@@ -126,7 +126,7 @@ def test_ctrl_c(command, competition, make_encoder, tmp_path, at_step_3, caplog)
     words = ["stage=sts", *small(make_encoder())]
     code, _, err = command(*words)
     assert code == 130
-    assert err.splitlines()[-1].startswith("error: stopped by signal 2 after step 3")
+    assert err.splitlines()[-1].startswith("error: stopped by Ctrl-C after step 3")
     assert not (tmp_path / "runs/sts").exists()
     done(command, *words)
     assert "resumed at step 3 of 4" in caplog.text

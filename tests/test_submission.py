@@ -134,6 +134,12 @@ def test_stage_check_of_a_submission(command, competition):
     assert out.splitlines() == [
         f"{competition / 'mine.csv'}: correct: 16 ids of test.csv, each once, targets from 2.500 "
         "to 2.500", "risk: all targets are equal: Pearson is undefined"]
+    table["target"] = [index / 4 for index in range(len(table))]
+    for rows, risks in ((table, 0), (table[::-1], 1)):
+        rows.to_csv(competition / "mine.csv", index=False)
+        code, out, err = command(*words)
+        assert (code, err) == (0, "")
+        assert out.count("risk: the ids stand in another order") == out.count("risk:") == risks
     table.loc[4, "id"] = table.loc[3, "id"]
     table.to_csv(competition / "mine.csv", index=False)
     code, out, err = command(*words)

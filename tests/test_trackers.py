@@ -211,7 +211,7 @@ def test_without_the_package(kind, command, competition, make_encoder, tmp_path,
     said = refusal(command("stage=sts", *small(make_encoder("bert"), data=competition),
                            f"tracker={kind}"))
     assert said == (f"tracker={kind}: expected the package {kind}, got none: "
-                    f"python -m pip install {kind}")
+                    f".venv/bin/python -m pip install {kind}")
     assert not (tmp_path / "runs").exists()
 
 

@@ -117,6 +117,10 @@ def test_real_runs(command, words, competition, tmp_path, monkeypatch, caplog):
         assert min(picture.shape[:2]) > 300
         assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 10
 
+    said = json.loads((folder / "study.json").read_text(encoding="utf-8"))["said"]
+    assert any(line.startswith("importance (share of the variance of the trials' scores, too few "
+                               "of them to be trusted): ") for line in said)
+
     best = study.best_trial
     text = (folder / "best.yaml").read_text(encoding="utf-8")
     assert text.startswith(f"# trial {best.number}")

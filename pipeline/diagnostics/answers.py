@@ -103,7 +103,7 @@ def on_stopping(cells: pd.DataFrame) -> list[str]:
     worst = early.loc[early["lost"].idxmax()]
     at_start = int((early["best_step"] == 0).sum())
     words = [f"Early stopping: {len(early)} of {len(cells)} cells were best before their last "
-             f"step, at step {early['best_step'].median():.0f} in the middle; going on lost "
+             f"step, the median at step {early['best_step'].median():.0f}; going on lost "
              f"{early['lost'].mean():.4f} of dev Spearman on average and {worst['lost']:.4f} at "
              f"most (cell {worst['cell']:.0f}, step {worst['best_step']:.0f}). The best step is "
              "chosen on dev itself, so that small losses mean nothing."]

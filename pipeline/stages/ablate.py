@@ -6,7 +6,6 @@ Runs are shared and reused as everywhere: an arm's stage that another arm has do
 again. In a shell, quote arms with `>`.
 """
 
-import json
 import logging
 from copy import deepcopy
 from pathlib import Path
@@ -104,13 +103,14 @@ def report(rows: list[dict], folder: Path) -> None:
     log.info("%-18s %18s %18s   mean |prediction - label| in %s", "arm", "dev Pearson (SD)",
              "dev Spearman (SD)", ", ".join(rows[0]["mae"]))
     for row in rows:
-        scores = [f"{row[name]['mean']:.4f} ({row[name]['sd']:.4f})"
+        scores = [f"{row[name]['mean']:.4f} "
+                  + (f"({row[name]['sd']:.4f})" if row["seeds"] > 1 else "(one seed)")
                   for name in ("pearson", "spearman")]
         log.info("%-18s %18s %18s   %s", row["arm"], *scores,
                  "  ".join(f"{value:.2f}" for value in row["mae"].values()))
     for row in rows[1:]:
         log.info("%s", row["sentence"])
-    log.info("ablation: %s", json.dumps(str(folder)))
+    log.info("ablate: %s", folder)
 
 
 def draw(rows: list[dict], path: Path) -> None:

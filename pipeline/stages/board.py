@@ -109,6 +109,8 @@ def show(table: pd.DataFrame) -> None:
     narrow = table.drop(columns=["low", "high"]).assign(pearson=[
         "" if pd.isna(value) else f"{value:.4f} [{low:.4f}, {high:.4f}]"
         for value, low, high in zip(table["pearson"], table["low"], table["high"], strict=True)])
+    # Of a run that was stopped nobody could write more than that it had begun.
+    narrow["status"] = narrow["status"].replace("running", "unfinished")
     print(narrow.to_string(index=False, na_rep=""))
     for half in ("public", "private"):
         both = table.dropna(subset=["pearson", half])

@@ -23,17 +23,21 @@ def run(config: Config) -> None:
     folder = Path(config.data.dir)
     competition = read_competition(folder)
     if config.submission:
-        target = check_submission(Path(config.submission), competition.order)["target"]
+        table = check_submission(Path(config.submission), competition.order)
+        target = table["target"]
         print(f"{config.submission}: correct: {len(target)} ids of test.csv, each once, targets "
               f"from {target.min():.3f} to {target.max():.3f}")
         if target.nunique() == 1:
             print("risk: all targets are equal: Pearson is undefined")
+        if table["id"].tolist() != competition.order:
+            print("risk: the ids stand in another order than sample_submission.csv, or without it "
+                  "test.csv, has them; a platform that goes by rows would mix them up")
         return
     describe(competition, folder)
-    tokens_and_memory(config, competition)
     risks = findings(competition, folder)
-    for line in risks:
+    for line in risks:  # before the encoder, which may not be had
         print(f"risk: {line}")
+    risks += tokens_and_memory(config, competition)
     print(f"{len(risks)} risks, no errors")
 
 
@@ -45,7 +49,8 @@ def describe(competition: Competition, folder: Path) -> None:
         characters = frame[SENTENCES].map(len).to_numpy()
         sources = frame["source"].value_counts()
         print(f"  {name:<5} {len(frame):>6,} pairs, {np.unique(frame[SENTENCES]).size:,} distinct "
-              f"sentences, {int(np.median(characters))} characters (longest {characters.max():,})")
+              f"sentences, median {int(np.median(characters))} characters (longest "
+              f"{characters.max():,})")
         print("        sources: " + ", ".join(f"{source or 'none'} {count:,}"
                                               for source, count in sources.items()))
         if "label" in frame:
@@ -60,8 +65,8 @@ def describe(competition: Competition, folder: Path) -> None:
         print(f"  {share:.0%} of {name}'s sentences stand in train")
 
 
-def tokens_and_memory(config: Config, competition: Competition) -> None:
-    """Prints token lengths, unknown pieces, what is cut, the machine and a memory estimate."""
+def tokens_and_memory(config: Config, competition: Competition) -> list[str]:
+    """Prints token lengths, unknown pieces, the machine, a memory estimate; returns the risks."""
     from transformers import AutoConfig, AutoTokenizer
 
     from pipeline import hardware
@@ -91,9 +96,12 @@ def tokens_and_memory(config: Config, competition: Competition) -> None:
     need = hardware.training_memory(model, rows * tokens, 4 if precision == "fp32" else 2)
     print(f"  training takes roughly {need / 2**30:.1f} GiB "
           f"({rows} rows of {tokens} tokens in a step)")
-    if need > hardware.free_memory(device):
-        print("risk: that is more than is free: lower simcse.batch_size, sts.batch_size or "
-              "encoder.max_length, or take a smaller preset")
+    if need <= hardware.free_memory(device):
+        return []
+    risk = ("that is more than is free: lower simcse.batch_size, sts.batch_size or "
+            "encoder.max_length, or take a smaller preset")
+    print(f"risk: {risk}")
+    return [risk]
 
 
 def whole_ids(tokenizer: Any, one: list[str], other: list[str]) -> list[list[int]]:

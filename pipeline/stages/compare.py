@@ -5,7 +5,6 @@
 Dev's pairs are scored by cosine. pairs=FILE shows pairs of your own on the 0–5 scale.
 """
 
-import json
 import logging
 from pathlib import Path
 
@@ -156,4 +155,4 @@ def report(rows: list[dict], shown: pd.DataFrame, folder: Path) -> None:
             log.info("  %-*s  %5.2f | %4.2f", width, row["encoder"], x5, calibrated)
     for row in rows:
         log.info("%s: %s", row["encoder"], row["verdict"])
-    log.info("compare: %s", json.dumps(str(folder)))
+    log.info("compare: %s", folder)

@@ -7,7 +7,6 @@ evaluated at each measurement of the geometry and never stopped early; finished 
 a broken grid goes on where it was.
 """
 
-import json
 import logging
 from copy import deepcopy
 from itertools import product
@@ -73,7 +72,7 @@ def run(config: Config) -> None:
     log.info("%s", rows.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     for sentence in sentences:
         log.info("%s", sentence)
-    log.info("dynamics: %s", json.dumps(str(folder)))
+    log.info("dynamics: %s", folder)
 
 
 def draw(trajectories: list[pd.DataFrame], labels: list[str], found: list[dict],

@@ -26,5 +26,8 @@ def run(config: Config) -> None:
         if "choices" in metadata:
             words += f" ({' | '.join(metadata['choices'])})"
         head = f"  {name}={shown(default)}"
+        if len(head) > 36:  # a line of its own
+            print(head)
+            head = ""
         print(textwrap.fill(words, width, initial_indent=f"{head:<36}  ",
                             subsequent_indent=" " * 38))

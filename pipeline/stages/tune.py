@@ -155,7 +155,9 @@ def conclude(config: Config, study: Study, space: Space, default: dict[str, Any]
     said = [in_words(study), *finalists.table(found, seeds, metric),
             *finalists.compare(found, labels), *said]
     if shares:
-        said.append("importance (share of the variance of the trials' scores): "
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        said.append("importance (share of the variance of the trials' scores"
+                    + (", too few of them to be trusted" if len(done) < 10 else "") + "): "
                     + ", ".join(f"{key} {share:.2f}" for key, share in shares.items()))
     write_json(folder / "study.json", {
         "study": study.study_name, "stage": config.tune.stage, "metric": metric, "seeds": seeds,
