@@ -1,4 +1,4 @@
-"""From raw predictions to labels: fitted on pairs that the model was not trained on.
+"""From raw predictions to labels: fitted on dev's pairs, predicted by models that did not see them.
 
     python run.py stage=sts sts.folds=5 sts.calibrate=surface
 
@@ -107,6 +107,28 @@ def additive(features: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray],
     return model.fit(features, labels).predict
 
 
+def require_groups(key: str, kind: str, frame: pd.DataFrame) -> None:
+    """Refuses a calibration on pairs of which none can be held out."""
+    if kind != "none" and len(set(groups(frame))) < 2:
+        raise UserError(f"{key}: expected none where all pairs of dev hang together by shared "
+                        f"sentences, got {kind!r}")
+
+
+def fitted(kind: str, raw: np.ndarray, frame: pd.DataFrame,
+           ) -> tuple[np.ndarray, Callable[[np.ndarray, pd.DataFrame], np.ndarray]]:
+    """The frame's labels (n,), cross-fitted, from raw predictions, and the map for other pairs.
+
+    Without calibration nothing changes.
+    """
+    if kind == "none":
+        return raw, lambda raw, frame: raw
+    surface = Surface.of(frame)
+    seen = surface(frame)
+    mapped = calibrator(kind, raw, seen, frame["label"].to_numpy())
+    return (cross_fitted(kind, raw, seen, frame),
+            lambda raw, frame: mapped(raw, surface(frame)))
+
+
 def cross_fitted(kind: str, raw: np.ndarray, surface: np.ndarray,
                  frame: pd.DataFrame) -> np.ndarray:
     """The frame's predictions (n,), each from a calibration that did not see its group of pairs."""
@@ -114,13 +136,14 @@ def cross_fitted(kind: str, raw: np.ndarray, surface: np.ndarray,
     found = np.empty(len(frame))
     parts = min(PARTS, len(np.unique(numbers)))
     for seen, unseen in GroupKFold(parts).split(raw, groups=numbers):
-        fitted = calibrator(kind, raw[seen], surface[seen], labels[seen])
-        found[unseen] = fitted(raw[unseen], surface[unseen])
+        mapped = calibrator(kind, raw[seen], surface[seen], labels[seen])
+        found[unseen] = mapped(raw[unseen], surface[unseen])
     return found
 
 
-def save(folder: Path, surface: Surface, raw: np.ndarray, frame: pd.DataFrame) -> None:
+def save(folder: Path, raw: np.ndarray, frame: pd.DataFrame) -> None:
     """Keeps what the calibration is fitted on, from which it is made again in a moment."""
+    surface = Surface.of(frame)
     table = pd.DataFrame(surface(frame), columns=SURFACE).assign(
         raw=raw, label=frame["label"].to_numpy(), source=frame["source"].to_numpy())
     write_text(folder / FITTED_ON, table.to_csv(index=False, lineterminator="\n"))
@@ -141,5 +164,5 @@ def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np
         raise UserError(f"{folder}: expected a run with sts.calibrate none, monotone or surface, "
                         f"got {kind!r}, which is no more: train again")
     surface = Surface(load_file(folder / RARITY)["idf"], set(table["source"]))
-    fitted = calibrator(kind, raw, table[SURFACE].to_numpy(), labels)
-    return lambda raw, frame: fitted(raw, surface(frame))
+    mapped = calibrator(kind, raw, table[SURFACE].to_numpy(), labels)
+    return lambda raw, frame: mapped(raw, surface(frame))

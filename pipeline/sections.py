@@ -116,9 +116,9 @@ class Sts(Training):
                         "then predicts; test is their mean; 0: one model", at_least=0, at_most=50)
     use_dev: bool = key(False, "with folds: dev's pairs are trained on too, and dev's score is "
                                "that of the models that did not see the pair")
-    calibrate: str = key("none", "how predictions become labels, fitted on pairs not trained on "
-                                 "(the folds' own, else dev's): monotone bends the scale, surface "
-                                 "also looks at shared characters, length and negation",
+    calibrate: str = key("none", "how predictions become labels, fitted on dev's pairs, which no "
+                                 "model that predicts them has seen: monotone bends the scale, "
+                                 "surface also looks at shared characters, length and negation",
                          choices=["none", "monotone", "surface"])
     keep: str = key("best", "the weights kept: of the best evaluation or of the last one",
                     choices=["best", "last"])
@@ -181,6 +181,8 @@ class Ensemble:
                               "non-negative, by least squares; greedy: forward selection; auto: "
                               "mean, unless another is better beyond its interval",
                       choices=["auto", "mean", "rank", "weights", "greedy"])
+    calibrate: str = key("none", "how the blend becomes labels, as sts.calibrate",
+                         choices=["none", "monotone", "surface"])
 
 
 @dataclass

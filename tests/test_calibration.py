@@ -157,7 +157,7 @@ def test_kept_and_recalled(tmp_path, kind):
     random = np.random.default_rng(5)
     raw, more = frame["label"].to_numpy() ** 2 / 5, random.uniform(0, 5, 50)
     surface = Surface.of(frame)
-    calibration.save(tmp_path, surface, raw, frame)
+    calibration.save(tmp_path, raw, frame)
     assert {path.name for path in tmp_path.iterdir()} == {"calibration.csv", "rarity.safetensors"}
     direct = calibrator(kind, raw, surface(frame), frame["label"].to_numpy())
     assert recalled(tmp_path, kind)(more, other) == pytest.approx(direct(more, surface(other)))
@@ -183,7 +183,7 @@ def test_overlap_counts_for_known_sources_alone(tmp_path):
     random = np.random.default_rng(6)
     raw = random.uniform(0, 5, len(frame))
     surface = Surface.of(frame)
-    calibration.save(tmp_path, surface, raw, frame)
+    calibration.save(tmp_path, raw, frame)
     calibrate = recalled(tmp_path, "surface")
     other = many(200, seed=7)
     mixed = other.assign(source=np.where(np.arange(200) < 100, "words", "new"))

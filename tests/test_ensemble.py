@@ -14,6 +14,7 @@ from refusal import contents, refusal
 from scipy import stats
 from toy import done, files_of, only, read_csv, read_json, small
 
+from pipeline import calibration
 from pipeline.assessment import choose
 from pipeline.blending import METHODS, applied, fitted, fold_numbers, nested
 from pipeline.comparison import paired_difference
@@ -176,6 +177,36 @@ def test_out_of_fold(command, competition, oof):
     assert list(found["blend"]) == list(found["gain"]) == ["oof", "dev"]
     assert found["blend"]["oof"]["value"] == pytest.approx(
         stats.pearsonr(blend, labels).statistic)
+
+
+@pytest.mark.parametrize("oof", ["", "train", "both"])
+@pytest.mark.parametrize("kind", ["monotone", "surface"])
+def test_calibrated(command, competition, oof, kind):
+    """Dev's blend is cross-fitted, all other rows get the map that is fitted on dev."""
+    root = competition.parent
+    for mark, noise in (("a", 0.6), ("b", 0.8)):
+        write_member(root, mark, noise, oof)
+    done(command, *words("a", "b", method="mean"), "ensemble.calibrate=" + kind)
+    folder, data = only(root / "runs/ensemble"), read_competition(root / "data")
+    raw = predictions(root, "dev", "a", "b").mean(axis=0)
+    if oof == "both":
+        raw = predictions(root, "oof", "a", "b").mean(axis=0)[-24:]
+    dev, mapped = calibration.fitted(kind, raw, data.dev)
+    written = {path.stem: read_csv(path)["prediction"].to_numpy()
+               for path in (folder / "predictions").iterdir()}
+    assert written["dev"] == pytest.approx(dev, abs=1e-6)
+    assert written["test"] == pytest.approx(
+        mapped(predictions(root, "test", "a", "b").mean(axis=0), data.test), abs=1e-6)
+    if oof:
+        n = len(data.train)
+        before = predictions(root, "oof", "a", "b").mean(axis=0)[:n]
+        assert written["oof"][:n] == pytest.approx(mapped(before, data.train), abs=1e-6)
+        assert written["oof"][n:] == pytest.approx(dev[:len(written["oof"]) - n], abs=1e-6)
+    found, labels = read_json(folder / "ensemble.json"), data.dev["label"].to_numpy()
+    expected = paired_difference(labels, raw[None], dev[None])
+    assert found["calibration"] == pytest.approx({"kind": kind, **expected})
+    assert read_json(folder / "metrics.json")["dev"]["pearson"]["value"] == pytest.approx(
+        stats.pearsonr(written["dev"], labels).statistic, abs=1e-5)
 
 
 def test_some_without_oof(command, competition):

@@ -16,6 +16,7 @@ from scipy import stats
 from toy import done, only, read_csv, read_json, small
 
 import run
+from pipeline import calibration
 from pipeline.checkpoint import State
 from pipeline.data import SENTENCES, read_competition
 from pipeline.heads import load_scorer, raw_scores, to_labels
@@ -147,6 +148,21 @@ def test_dev_is_out_of_fold_or_the_mean(make_done):
     mean = np.mean([alone.table("dev", member)["prediction"] for member in range(K)], axis=0)
     assert alone.table("dev")["prediction"].to_numpy() == pytest.approx(mean, abs=1e-6)
     assert not (both.members[0] / "predictions/dev.csv").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("sts.use_dev=true",)], ids=["train", "train+dev"])
+def test_calibrated(make_done, words):
+    """Fitted on dev's predictions as they were: dev by fits that did not see it, others by one."""
+    plain, bent = make_done(*words), make_done(*words, "sts.calibrate=surface")
+    before, after = ({path.stem: read_csv(path)["prediction"].to_numpy()
+                      for path in (run.folder / "predictions").iterdir()} for run in (plain, bent))
+    data = bent.competition
+    dev, mapped = calibration.fitted("surface", before["dev"], data.dev)
+    n = len(data.train)
+    assert after["dev"] == pytest.approx(dev, abs=1e-4)
+    assert after["test"] == pytest.approx(mapped(before["test"], data.test), abs=1e-4)
+    assert after["oof"][:n] == pytest.approx(mapped(before["oof"][:n], data.train), abs=1e-4)
+    assert after["oof"][n:] == pytest.approx(dev[:len(after["oof"]) - n], abs=1e-4)
 
 
 def test_metrics(finished):

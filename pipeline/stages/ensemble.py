@@ -1,6 +1,7 @@
 """A blend of finished sts runs: weights, what each member is worth, an honest score, a submission.
 
     python run.py stage=ensemble runs=[runs/sts/A,runs/sts/B] ensemble.method=auto
+    python run.py stage=ensemble runs=[runs/sts/A,runs/sts/B] ensemble.calibrate=surface
 
 Weights are fitted on out-of-fold predictions where all members have them (sts.folds), else on
 dev. Every score is of rows that the weights have not seen; test gets the weights of all rows.
@@ -15,12 +16,12 @@ import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
-from pipeline import hardware, processes
+from pipeline import calibration, hardware, processes
 from pipeline.assessment import assess
 from pipeline.blending import applied
-from pipeline.comparison import sentence
+from pipeline.comparison import paired_difference, sentence
 from pipeline.config import Config, recorded
-from pipeline.data import content_hash
+from pipeline.data import Competition, content_hash
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.members import labelled_rows, read_members, read_predictions
 from pipeline.metrics import by_range, regression
@@ -39,6 +40,7 @@ def run(config: Config) -> None:
         return
     began, is_trial = time.monotonic(), config.trial == "always"
     competition = read_data(config)
+    calibration.require_groups("ensemble.calibrate", config.ensemble.calibrate, competition.dev)
     data = {name: content_hash(getattr(competition, name)) for name in ("train", "dev", "test")}
     members = read_members(config.runs, data, is_trial)
     folders, manifests = list(members), list(members.values())
@@ -52,6 +54,8 @@ def run(config: Config) -> None:
     weights = np.array([member["weight"] for member in found["members"]])
     blends["test"] = applied(found["method"], test, (weights, found["intercept"]))
     labels = sets["dev"].labels
+    if config.ensemble.calibrate != "none":
+        found["calibration"] = calibrate(config.ensemble.calibrate, blends, competition)
     metrics = {"dev": regression(labels, blends["dev"]), "ranges": by_range(labels, blends["dev"])}
     frames = {name: rows.frame for name, rows in sets.items()} | {"test": competition.test}
     shape = {"version": VERSION, "stage": "ensemble", "settings": asdict(config.ensemble),
@@ -72,6 +76,18 @@ def run(config: Config) -> None:
         "chain": ["ensemble"], "trial": is_trial, "dev": metrics["dev"],
         "method": found["method"], "weights": weights.tolist(), "config": recorded(config)})
     log.info("submission: %s (%d rows)", path, len(competition.test))
+
+
+def calibrate(kind: str, blends: dict[str, np.ndarray], competition: Competition) -> dict:
+    """Calibrates the blends in place, dev's by fits that did not see it; its gain on dev."""
+    dev, labels, before = competition.dev, competition.dev["label"].to_numpy(), blends["dev"]
+    blends["dev"], mapped = calibration.fitted(kind, before, dev)
+    blends["test"] = mapped(blends["test"], competition.test)
+    if "oof" in blends:  # train's rows, and dev's behind them where the members were trained on it
+        n = len(competition.train)
+        oof = mapped(blends["oof"][:n], competition.train)
+        blends["oof"] = np.concatenate([oof, blends["dev"]]) if len(blends["oof"]) > n else oof
+    return {"kind": kind, **paired_difference(labels, before[None], blends["dev"][None])}
 
 
 def write(made: Run, found: dict, metrics: dict, frames: dict[str, pd.DataFrame],
@@ -125,6 +141,9 @@ def report(found: dict, metrics: dict) -> None:
         log.info("%3d  %s", place + 1, "  ".join(
             f"{error:.2f} ({both:.2f})" for error, both in list(pairs)[:place]))
     log.info("%s", found["why"])
+    if "calibration" in found:
+        log.info("calibrated (%s): %s points of Pearson on dev over the blend as it was",
+                 found["calibration"]["kind"], points(found["calibration"]))
     print_scores("dev", metrics["dev"])
     for name, gain in found["gain"].items():
         best = Path(members[gain["over"]]["run"]).name

@@ -62,10 +62,7 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
     if settings.use_dev:
         rows = pd.concat([competition.train, competition.dev], ignore_index=True)
     check_settings(settings, rows)
-    if settings.calibrate != "none" and len(set(groups(rows if settings.folds
-                                                       else competition.dev))) < 2:
-        raise UserError("sts.calibrate: expected none where all pairs of dev hang together by "
-                        f"shared sentences, got {settings.calibrate!r}")
+    calibration.require_groups("sts.calibrate", settings.calibrate, competition.dev)
     data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
             "test": content_hash(competition.test)}
     if settings.folds:
@@ -110,12 +107,13 @@ def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFr
     held = [predictions(member, "held") for member in members]
     oof = pd.concat([table.assign(fold=number + 1) for number, table in enumerate(held)])
     oof = oof.iloc[np.argsort(np.argsort(numbers, kind="stable"), kind="stable")]  # rows' order
-    found, recall = calibrated(config, run, rows, oof["prediction"].to_numpy())
-    oof["prediction"] = found
+    raw, n = oof["prediction"].to_numpy(), len(competition.train)
+    dev, recall = calibrated(config, run, competition.dev,
+                             raw[n:] if config.sts.use_dev else mean_of(members, "dev"))
+    found = recall(raw[:n], competition.train)
+    oof["prediction"] = found = np.concatenate([found, dev]) if config.sts.use_dev else found
     write_table(run.folder / "predictions" / "oof.csv", oof[["id", "fold", "label", "prediction"]])
     test = recall(mean_of(members, "test"), competition.test)
-    dev = (found[len(competition.train):] if config.sts.use_dev else
-           recall(mean_of(members, "dev"), competition.dev))
     write_results(run.folder, competition, dev, test, {
         "oof": regression(oof["label"].to_numpy(), found),
         "folds": [{"n": len(table), "pearson": float(pearson(
@@ -123,20 +121,16 @@ def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFr
     return State(seconds=seconds)
 
 
-def calibrated(config: Config, run: Run, frame: pd.DataFrame, raw: np.ndarray,
+def calibrated(config: Config, run: Run, dev: pd.DataFrame, raw: np.ndarray,
                ) -> tuple[np.ndarray, Callable[[np.ndarray, pd.DataFrame], np.ndarray]]:
-    """The calibrated predictions of pairs no model was trained on, and the map for other pairs.
+    """Dev's calibrated predictions, each by a fit that did not see it, and the map for other pairs.
 
-    Each of the pairs is calibrated by a fit that did not see it. Without calibration nothing
-    changes.
+    It is fitted on dev, whose labels are spread like test's more often than train's are.
     """
     kind = config.sts.calibrate
-    if kind == "none":
-        return raw, calibration.recalled(run.folder, kind)
-    surface = calibration.Surface.of(frame)
-    calibration.save(run.folder, surface, raw, frame)
-    return (calibration.cross_fitted(kind, raw, surface(frame), frame),
-            calibration.recalled(run.folder, kind))
+    if kind != "none":
+        calibration.save(run.folder, raw, dev)
+    return calibration.fitted(kind, raw, dev)
 
 
 def mean_of(members: list[Run], name: str) -> np.ndarray:
