@@ -17,7 +17,9 @@ from pipeline.diagnostics.curves import curves, stage, thinned
 from pipeline.diagnostics.evidence import chain, read_settings
 from pipeline.diagnostics.spikes import FEWEST, batches, robust_z, spikes, trend
 from pipeline.encoder import load_encoder
+from pipeline.files import sha256
 from pipeline.history import read_history
+from pipeline.runs import write_manifest
 
 
 def falling(n: int, seed: int) -> np.ndarray:
@@ -135,6 +137,9 @@ def test_curves(trained, competition):
         if line.get("step") == 17 and "loss" in line:
             line["loss"] *= 1000
     (simcse / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = read_json(simcse / "manifest.json")  # as if the run had written it
+    manifest["files"]["history.jsonl"] = sha256(simcse / "history.jsonl")
+    write_manifest(simcse, manifest)
     data = read_competition(competition)
     found = curves(trained, data)
     assert [part["stage"] for part in found] == ["simcse", "nli", "sts"]
