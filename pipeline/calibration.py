@@ -25,7 +25,7 @@ from sklearn.preprocessing import SplineTransformer
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
 from pipeline.errors import UserError
-from pipeline.features import NEGATION
+from pipeline.features import NEGATION, sides
 from pipeline.files import write_text, written_aside
 from pipeline.splits import groups
 
@@ -54,11 +54,11 @@ class Surface:
 
         Overlap is NaN for sources that are not known.
         """
-        texts = [frame[column] for column in SENTENCES]
-        length = np.log(sum(side.str.len() for side in texts).clip(lower=1))
-        negated = [side.map(lambda text: NEGATION.search(text) is not None) for side in texts]
+        pairs = list(zip(frame["sentence_1"], frame["sentence_2"], strict=True))
         overlap = np.where(frame["source"].isin(self.sources), self.overlap(frame), np.nan)
-        return np.column_stack([overlap, length, negated[0] != negated[1]])
+        return np.column_stack([
+            overlap, np.log([max(1, len(one) + len(two)) for one, two in pairs]),
+            [sides(NEGATION, one, two) == "in one" for one, two in pairs]])
 
     def overlap(self, frame: pd.DataFrame) -> np.ndarray:
         """Cosine (n,) of two sentences' character 1- and 2-grams, weighted by idf: 0 to 1."""

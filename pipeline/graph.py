@@ -11,7 +11,7 @@ and length; a prefix is written before each sentence by the caller. Its outputs 
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,8 @@ def write_graph(folder: Path, kind: str, file: Path) -> None:
     loader = getattr(sentence_transformers, "CrossEncoder" if is_cross else "SentenceTransformer")
     model = loader(str(folder), device="cpu").eval()
     example = ["문장 하나", "그보다 조금 더 긴 문장"]
-    tokens = tokenised(folder, list(zip(example, example[::-1], strict=True)) if is_cross
-                       else example)
+    tokens = tokeniser(folder)(list(zip(example, example[::-1], strict=True)) if is_cross
+                               else example)
     names = list(tokens)
     size = sum(weight.nbytes for weight in model.parameters())
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # packages that are not needed here
@@ -83,11 +83,12 @@ def write_graph(folder: Path, kind: str, file: Path) -> None:
                             f"{model[0].model.config.model_type}: {str(error)[:200]}") from None
 
 
-def tokenised(folder: Path, texts: Sequence[Any]) -> dict[str, np.ndarray]:
-    """What the folder's own tokenizer gives of sentences or pairs: each input (N, L)."""
+def tokeniser(folder: Path) -> Callable[[Sequence[Any]], dict[str, np.ndarray]]:
+    """The folder's own tokenizer: sentences or pairs to each input (N, L) of the graph."""
     tokenizer = from_hub(AutoTokenizer, str(folder))
-    return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="np",
-                          max_length=recorded(str(folder)).max_length))
+    longest = recorded(str(folder)).max_length
+    return lambda texts: dict(tokenizer(list(texts), padding=True, truncation=True,
+                                        return_tensors="np", max_length=longest))
 
 
 def run_graph(folder: Path, kind: str, file: Path, texts: Sequence[Any]) -> np.ndarray:
@@ -98,8 +99,8 @@ def run_graph(folder: Path, kind: str, file: Path, texts: Sequence[Any]) -> np.n
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    prefix = recorded(str(folder)).prefix
+    tokenise, prefix = tokeniser(folder), recorded(str(folder)).prefix
     texts = [prefix + text if isinstance(text, str) else text for text in texts]
     return np.concatenate([
-        session.run([VALUE[kind]], tokenised(folder, texts[start:start + BATCH]))[0]
+        session.run([VALUE[kind]], tokenise(texts[start:start + BATCH]))[0]
         for start in range(0, len(texts), BATCH)])
