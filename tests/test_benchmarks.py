@@ -98,6 +98,21 @@ def test_share_of_the_limit(work):
     assert stage["flops"] == 6 * 16384 * stage["real"]
 
 
+def test_limit_by_a_coarse_clock(monkeypatch):
+    """Products shorter than a tick of the clock, whose reading would be 0 for most of them."""
+    done = [0]
+
+    def linear(x: torch.Tensor, weight: torch.Tensor) -> None:
+        done[0] += 1
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    monkeypatch.setattr(limit, "ENOUGH", 0.01)
+    monkeypatch.setattr(measuring, "both_clocks", lambda device: (done[0] // 10 * 0.01,) * 2)
+    for name, found in limit.peaks(32, 64, 128, "fp32", "cpu").items():
+        rows, wide, out = limit.shapes(32, 64, 128)[name]
+        assert found == pytest.approx(2 * rows * wide * out / 0.001, rel=0.25)  # 1 ms each
+
+
 def test_medians_and_turns(monkeypatch):
     """Variants take turns, and each figure's median is its own."""
     asked, values = [], iter([3.0, 10.0, 1.0, 30.0, 2.0, 20.0])
