@@ -14,6 +14,7 @@ from pipeline.sections import (
     Board,
     Compare,
     Data,
+    Distill,
     Dynamics,
     Encoder,
     Ensemble,
@@ -63,6 +64,7 @@ class Config:
     encoder: Encoder = field(default_factory=Encoder)
     simcse: Simcse = field(default_factory=Simcse)
     nli: Nli = field(default_factory=Nli)
+    distill: Distill = field(default_factory=Distill)
     sts: Sts = field(default_factory=Sts)
     fetch: Fetch = field(default_factory=Fetch)
     ablate: Ablate = field(default_factory=Ablate)

@@ -24,7 +24,7 @@ from pipeline.files import write_json
 from pipeline.metrics import normalised
 from pipeline.packing import Batch
 
-RECORD = "head.json"
+RECORD, WEIGHTS = "head.json", "head.safetensors"
 
 
 @dataclass
@@ -162,11 +162,17 @@ class PairScorer(nn.Module):
             found.swapped = pairs_for(self.encoder, self.head, frame.rename(columns=other))
         return found
 
+    def take_head(self, folder: Path) -> None:
+        """Begins with the head of a cross-encoder in this folder, if there is one."""
+        file = folder / WEIGHTS
+        if self.head == "cross" and file.exists():
+            self.linear.load_state_dict(load_file(file))
+
     def save(self, folder: Path) -> None:
         """The encoder's folder with the head beside it; the caller renames it into place."""
         self.encoder.save(folder)
         if self.head == "cross":
-            save_file(self.linear.state_dict(), folder / "head.safetensors")
+            save_file(self.linear.state_dict(), folder / WEIGHTS)
         write_json(folder / RECORD, {"head": self.head, "scale": self.scale, "shift": self.shift,
                                      **asdict(self.reading)})
 
@@ -182,7 +188,7 @@ def load_scorer(folder: Path) -> PairScorer:
     scorer = PairScorer(load_encoder(str(folder)), record["head"], reading)
     scorer.scale, scorer.shift = record["scale"], record["shift"]
     if scorer.head == "cross":
-        scorer.linear.load_state_dict(load_file(folder / "head.safetensors"))
+        scorer.linear.load_state_dict(load_file(folder / WEIGHTS))
     return scorer
 
 

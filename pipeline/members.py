@@ -25,28 +25,29 @@ class Rows:
     predictions: np.ndarray  # (members, n)
 
 
-def read_members(paths: list[str], data: dict[str, str], is_trial: bool) -> dict[Path, dict]:
-    """The manifests of two or more different finished sts runs on this data, by folder."""
+def read_members(paths: list[str], data: dict[str, str], is_trial: bool, key: str = "runs",
+                 least: int = 2) -> dict[Path, dict]:
+    """The manifests of `least` or more different finished sts runs on this data, by folder."""
     members: dict[Path, dict[str, Any]] = {}
     for path in paths:
-        folder = finished(path, "runs")
+        folder = finished(path, key)
         manifest = read_manifest(folder)
         if manifest["stage"] != "sts":
-            raise UserError(f"runs: expected runs of stage sts, got {folder} of stage "
+            raise UserError(f"{key}: expected runs of stage sts, got {folder} of stage "
                             f"{manifest['stage']}")
         if manifest["identity"] in [other["identity"] for other in members.values()]:
-            raise UserError(f"runs: expected different runs, got {folder} twice")
+            raise UserError(f"{key}: expected different runs, got {folder} twice")
         if manifest["shape"]["trial"] != is_trial:
             wanted, got = ("trial runs", "none") if is_trial else ("no trial run", "one")
-            raise UserError(f"runs: expected {wanted}, got {folder}, which is {got}; trial runs "
-                            "are blended by trial=always, and with each other only")
+            raise UserError(f"{key}: expected {wanted}, got {folder}, which is {got}; trial runs "
+                            "go together by trial=always, and with each other only")
         for name, mark in data.items():
             if manifest["shape"]["data"].get(name) != mark:
-                raise UserError(f"runs: expected runs on the {name}.csv of data.dir, got {folder} "
+                raise UserError(f"{key}: expected runs on the {name}.csv of data.dir, got {folder} "
                                 "on another")
         members[folder] = manifest
-    if len(members) < 2:
-        raise UserError(f"runs: expected two or more finished sts runs, got {len(members)}")
+    if len(members) < least:
+        raise UserError(f"{key}: expected {least} or more finished sts runs, got {len(members)}")
     return members
 
 

@@ -20,11 +20,15 @@ from pipeline.dropout import scaled_mask
 PACKABLE = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
 ATTENTION = "packed"
 GROUP_COST = 256  # tokens: what one more group costs, measured in padding that it must save
+ROUND = 64  # tokens: a batch's count is a multiple; a CPU makes and keeps kernels for each count
 
 
 @dataclass
 class Batch:
-    """N sequences of T tokens in all, and their places when padded in groups (P tokens)."""
+    """N sequences, and their places when padded in groups (P tokens).
+
+    T tokens in all: `tokens` of the sequences and behind them filler, which nothing reads.
+    """
 
     ids: Tensor  # (T,)
     positions: Tensor  # (T,) counted from 0 in each sequence
@@ -34,6 +38,7 @@ class Batch:
     real: Tensor  # (P,) whether a padded place is a token
     place: Tensor  # (T,) each token's padded place
     groups: list[tuple[int, int]]  # sequences and length of each group, in the order of index
+    tokens: int
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -51,7 +56,13 @@ class Batch:
 
 
 def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
-    """A batch of token id sequences; first (N,): how many tokens of each have type 0."""
+    """A batch of token id sequences; first (N,): how many tokens of each have type 0.
+
+    Filler is sequences of one token, so that they fit every encoder.
+    """
+    count, tokens = len(sequences), sum(map(len, sequences))
+    filler = np.zeros((-tokens % ROUND, 1), np.int64)
+    sequences = [*sequences, *filler]
     lengths = np.array([len(sequence) for sequence in sequences])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
@@ -69,10 +80,14 @@ def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
     flat_real = np.concatenate([part.ravel() for part in real])
     place = np.empty(len(positions), np.int64)
     place[flat_index[flat_real]] = np.flatnonzero(flat_real)
-    types = (positions >= np.repeat(first, lengths)).astype(np.int64) if first is not None else None
+    types = None
+    if first is not None:
+        first = np.append(first, np.ones_like(filler))
+        types = (positions >= np.repeat(first, lengths)).astype(np.int64)
     ids = np.concatenate(sequences).astype(np.int64)
     return Batch(*(part if part is None else torch.from_numpy(part) for part in
-                   (ids, positions, types, lengths, flat_index, flat_real, place)), groups)
+                   (ids, positions, types, lengths[:count], flat_index, flat_real, place)),
+                 groups, tokens)
 
 
 def cut_by_length(ascending: np.ndarray) -> list[tuple[int, int]]:
@@ -144,13 +159,13 @@ AttentionMaskInterface.register(ATTENTION, lambda *args, **options: None)
 
 
 def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tensor:
-    """The backbone's last hidden states (T, d); both: the mean of first and last layer's."""
+    """The sequences' last hidden states (tokens, d); both: the mean of first and last layer's."""
     if backbone.config._attn_implementation == ATTENTION:
         shift = backbone.config.pad_token_id + 1 if "roberta" in backbone.config.model_type else 0
         types = {} if batch.types is None else {"token_type_ids": batch.types[None]}
         states = backbone(input_ids=batch.ids[None], position_ids=batch.positions[None] + shift,
                           output_hidden_states=both, batch=batch, **types)
-        return chosen(states, both).squeeze(0)
+        return chosen(states, both).squeeze(0)[:batch.tokens]
     outputs, start = [], 0
     for (n, length), real in zip(batch.groups, batch.masks(), strict=True):
         index = batch.index[start:start + n * length]
@@ -161,7 +176,7 @@ def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tens
                           **types)
         outputs.append(chosen(states, both).flatten(0, 1))
         start += n * length
-    return torch.cat(outputs).index_select(0, batch.place)
+    return torch.cat(outputs).index_select(0, batch.place[:batch.tokens])
 
 
 def chosen(states: Any, both: bool) -> Tensor:

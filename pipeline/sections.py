@@ -101,6 +101,19 @@ class Nli(Training):
 
 
 @dataclass
+class Distill(Training):
+    """Regression on pairs without labels, which finished runs label."""
+
+    teachers: list[str] = key([], "finished sts runs' folders, whose mean is the label; one of "
+                                  "them with a bi head, whose vectors find neighbours",
+                              is_path=True)
+    pairs: int = key(24_000, "pairs put together of the competition's sentences, beside its own "
+                             "pairs", at_least=2)
+    head: str = key("cross", "as sts.head; sts goes on with a cross head as it left it",
+                    choices=["cross", "bi"])
+
+
+@dataclass
 class Sts(Training):
     """Regression on the labelled pairs."""
 

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from pipeline import batching
 from pipeline.batching import by_tokens, shuffled, tokenise
 from pipeline.encoder import load_encoder
-from pipeline.packing import GROUP_COST, cut_by_length
+from pipeline.packing import GROUP_COST, ROUND, cut_by_length
 
 TRAIN = Path(__file__).resolve().parent.parent / "data" / "sample" / "train.csv"
 
@@ -145,6 +145,26 @@ def test_forward_equals_padded_forward(kind, repeats, texts, tokenizer, make_enc
         states, mask = plain(**padded).last_hidden_state, padded["attention_mask"][..., None]
         torch.testing.assert_close(encoder(batch), (states * mask).sum(1) / mask.sum(1),
                                    rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sentences", "pairs"])
+def test_filler(kind, texts, pairs, tokenizer):
+    """A batch has a round number of tokens; those behind its own are single ones of type 0."""
+    tokens = tokenise(texts if kind == "sentences" else pairs, tokenizer, 60, types=kind == "pairs")
+    counts = set()
+    for size in range(1, len(tokens)):
+        batch = tokens.batch(np.arange(size))
+        counts.add(len(batch.ids) - batch.tokens)
+        assert len(batch.ids) % ROUND == 0
+        assert batch.tokens == batch.lengths.sum() == tokens.lengths[:size].sum()
+        assert len(batch) == size
+        assert not batch.positions[batch.tokens:].any()
+        if kind == "pairs":
+            assert len(batch.types) == len(batch.ids)
+            assert not batch.types[batch.tokens:].any()
+    assert min(counts) >= 0
+    assert max(counts) < ROUND
+    assert len(counts) > 10
 
 
 def test_cuts_are_optimal():

@@ -37,7 +37,7 @@ def test_share_and_mean(p):
 def test_gradient_of_packed_attention_makes_no_tensor_of_zeros():
     """No node of the graph is an index's, whose backward fills and copies a whole tensor."""
     batch = pack([torch.arange(n).numpy() for n in (3, 5)])
-    states = [torch.randn(1, 2, 8, 4, requires_grad=True) for _ in range(3)]
+    states = [torch.randn(1, 2, len(batch.ids), 4, requires_grad=True) for _ in range(3)]
     out, _ = attention(torch.nn.Module(), *states, None, batch=batch)
     seen, waiting = set(), [out.grad_fn]
     while waiting:

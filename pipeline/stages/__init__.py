@@ -5,6 +5,7 @@ STAGES = {
     "fetch": "brings KLUE-STS, KorSTS, KLUE-NLI or KorNLI into the competition's layout",
     "simcse": "contrastive pretraining on the competition's sentences, without labels",
     "nli": "trains on inference pairs: entailment against contradiction, or three classes",
+    "distill": "learns from finished sts runs on new pairs of the competition's sentences",
     "sts": "fine-tunes on the labelled pairs; writes dev predictions and the submission",
     "predict": "scores any CSV of pairs with a finished run (run=DIR pairs=FILE)",
     "ensemble": "blends finished sts runs; writes the submission (runs=[DIR,DIR,...])",
@@ -17,6 +18,6 @@ STAGES = {
     "board": "lists runs and submissions, records leaderboard scores, says which to submit",
     "help": "lists stages, presets and keys",
 }
-TRAINING = ("simcse", "nli", "sts")  # those that a chain is made of
+TRAINING = ("simcse", "nli", "distill", "sts")  # those that a chain is made of
 # those that read the competition, or the sample on trial
 ON_DATA = ("check", *TRAINING, "ablate", "compare", "dynamics", "ensemble", "tune")

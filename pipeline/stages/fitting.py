@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,7 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
     sources = sorted(set(pairs["source"]) - {""}) if settings.source_token else []
     scorer = PairScorer(start.load(wanted_dropout(settings)), settings.head,
                         PairReading(sources, settings.both_orders), settings.dropout_samples)
+    scorer.take_head(Path(start.path))
     if settings.binary_weight:
         scorer.link = logistic_link(binary_threshold(pairs)[0])
     train_pairs, held_pairs = scorer.pairs(pairs), scorer.pairs(held)
@@ -138,8 +140,8 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
         tokens=lambda rows: int(train_pairs.lengths[rows].sum()) * (2 if settings.r_drop else 1),
         texts=lambda rows: ["\t".join(pair) for pair in pairs.iloc[rows][SENTENCES].itertuples(
             index=False)])
-    log.info("sts: %d pairs, %s head, %s loss", len(train_pairs), settings.head,
-             loss_name(settings))
+    log.info("%s: %d pairs, %s head, %s loss", run.shape["stage"], len(train_pairs),
+             settings.head, loss_name(settings))
     first = {name: p.detach().clone() for name, p in scorer.named_parameters()
              } if settings.interpolate < 1 else {}
     state = train(scorer, task, recipe(settings), accelerator, run.folder)

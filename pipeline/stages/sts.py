@@ -91,6 +91,9 @@ def check_folds(config: Config, rows: pd.DataFrame) -> None:
     if k == 1 or k > most:
         raise UserError(f"sts.folds: expected 0 or from 2 to {most}, the number of groups of pairs "
                         f"that share no sentence, got {k}")
+    if "distill" in config.chain:
+        raise UserError("sts.folds: expected 0 with distill in the chain, whose teachers know the "
+                        f"labels of the held pairs, got {k}")
     if "sts" in config.chain[:-1]:
         raise UserError(f"sts.folds: expected 0 where {config.chain[-1]} follows sts, got {k}")
 

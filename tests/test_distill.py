@@ -1,0 +1,209 @@
+"""What the stage distill learns from, writes, hands on and refuses.
+
+python -m pytest tests/test_distill.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from refusal import contents, refusal
+from safetensors.torch import load_file
+from toy import RUN, STS, Crash, done, equal, files_of, only, read_csv, read_json, small
+
+from pipeline.data import read_competition
+from pipeline.history import read_history
+from pipeline.stages import distill
+
+DISTILL = ["distill.pairs=40", "distill.batch_size=8", "distill.max_steps=6",
+           "distill.eval_every=3", "distill.learning_rate=1e-3"]
+
+
+@pytest.fixture
+def words(competition, make_encoder) -> list[str]:
+    """A command line for a few steps of everything."""
+    return small(make_encoder(), *DISTILL)
+
+
+def teacher(command, words, root, name: str, *more: str) -> Path:
+    """A finished sts run."""
+    done(command, "stage=sts", *words, "chain=[sts]", f"name={name}", *more)
+    return only(root / "runs/sts", f"{name}-*")
+
+
+@pytest.fixture
+def teachers(command, words, tmp_path) -> list[Path]:
+    """A bi run, and a cross run of two folds."""
+    return [teacher(command, words, tmp_path, "bi", "sts.head=bi"),
+            teacher(command, words, tmp_path, "cross", "sts.head=cross", "sts.folds=2")]
+
+
+def named(*folders: Path) -> str:
+    """The teachers as a word of the command line."""
+    return f"distill.teachers=[{','.join(map(str, folders))}]"
+
+
+def test_labels_are_the_teachers_mean(command, words, teachers, tmp_path):
+    """Every pair has the mean of what stage=predict says of it for each teacher."""
+    done(command, "stage=distill", *words, "chain=[distill]", named(*teachers))
+    run = only(tmp_path / "runs/distill")
+    assert files_of(run) == RUN | {"silver.csv", "model/head.json", "model/head.safetensors"}
+    silver = read_csv(run / "silver.csv")
+    silver.drop(columns="label").to_csv(tmp_path / "silver.csv", index=False)
+    each = []
+    for folder in teachers:
+        done(command, "stage=predict", f"run={folder}", "pairs=silver.csv", "precision=fp32")
+        each.append(read_csv(tmp_path / f"submissions/{folder.name}-silver.csv")["target"])
+    np.testing.assert_allclose(silver["label"], np.mean(each, axis=0), atol=1e-4)
+    assert np.ptp(each[0] - each[1]) > 0.01
+    metrics = read_json(run / "metrics.json")
+    assert metrics["pairs"] == len(silver)
+    assert metrics["steps"] == 6
+    assert metrics["dev"]["n"] == 24
+    assert f"distill: {len(silver)} pairs, as the teachers see them: 0-1: " in (
+        run / "log.txt").read_text(encoding="utf-8")
+
+
+def test_pairs(command, words, teachers, tmp_path):
+    """The competition's own pairs come first, test's too, then as many new ones as asked for."""
+    done(command, "stage=distill", *words, "chain=[distill]", named(*teachers))
+    silver = read_csv(only(tmp_path / "runs/distill") / "silver.csv")
+    data = read_competition(tmp_path / "data")
+    known = dict.fromkeys(frozenset(pair) for frame in (data.train, data.dev, data.test)
+                          for pair in zip(frame["sentence_1"], frame["sentence_2"], strict=True))
+    known = [pair for pair in known if len(pair) == 2]
+    found = [frozenset(pair) for pair in zip(silver["sentence_1"], silver["sentence_2"],
+                                             strict=True)]
+    assert found[:len(known)] == known
+    assert len(set(found)) == len(found) == len(known) + 40
+    assert {text for pair in found for text in pair} <= {text for pair in known for text in pair}
+
+
+def test_calibration_is_left_out(command, words, tmp_path):
+    """What a teacher's calibration learnt from dev's labels does not reach the silver labels."""
+    labels = []
+    for kind in ("none", "monotone"):
+        folder = teacher(command, words, tmp_path, kind, "sts.head=bi", f"sts.calibrate={kind}")
+        done(command, "stage=distill", *words, "chain=[distill]", f"name={kind}", named(folder))
+        labels.append(read_csv(only(tmp_path / "runs/distill", f"{kind}-*") / "silver.csv"))
+    assert labels[0].equals(labels[1])
+
+
+@pytest.mark.parametrize("head", ["cross", "bi"])
+def test_student_learns_its_teachers(command, words, teachers, tmp_path, head):
+    """Either head comes nearer to the teachers' labels."""
+    done(command, "stage=distill", *words, "chain=[distill]", named(*teachers),
+         "distill.max_steps=80", "distill.eval_every=40", f"distill.head={head}")
+    run = only(tmp_path / "runs/distill")
+    losses = [line["loss"] for line in read_history(run / "history.jsonl") if "loss" in line]
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+    silver = read_csv(run / "silver.csv")
+    silver.to_csv(tmp_path / "silver.csv", index=False)
+    assert files_of(run) == RUN | {"silver.csv", "model/head.json"} | (
+        {"model/head.safetensors"} if head == "cross" else set())
+
+
+def test_sts_goes_on_with_encoder_and_head(command, words, teachers, tmp_path):
+    """Without a step of its own to speak of, sts predicts what the student does."""
+    chain = ["chain=[distill,sts]", named(*teachers), "sts.head=cross"]
+    done(command, "stage=sts", *words, *chain, "sts.learning_rate=1e-12", "sts.max_steps=1",
+         "name=student")
+    student = only(tmp_path / "runs/distill")
+    run = only(tmp_path / "runs/sts", "student-*")
+    assert files_of(run) == RUN | STS | {"model/head.safetensors"}
+    assert read_json(run / "manifest.json")["shape"]["start"] == {
+        "run": read_json(student / "manifest.json")["identity"]}
+    first, last = (load_file(folder / "model/head.safetensors") for folder in (student, run))
+    for name in first:
+        torch.testing.assert_close(first[name], last[name])
+    scores = [read_json(folder / "metrics.json")["dev"]["pearson"]["value"]
+              for folder in (student, run)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+def test_a_bi_head_starts_without_the_students_head(command, words, teachers, tmp_path):
+    """Only a cross head has weights to go on with."""
+    done(command, "stage=sts", *words, "chain=[distill,sts]", named(*teachers), "sts.head=bi",
+         "name=student")
+    assert files_of(only(tmp_path / "runs/sts", "student-*")) == RUN | STS
+
+
+def test_identity(command, words, teachers, tmp_path):
+    """Teachers count by what they are: not by their folder's name or order."""
+    chain = ["stage=distill", *words, "chain=[distill]"]
+    done(command, *chain, named(*teachers))
+    run = only(tmp_path / "runs/distill")
+    moved = teachers[0].rename(teachers[0].with_name("moved"))
+    done(command, *chain, named(teachers[1], moved))
+    assert "distill: reusing" in (run / "log.txt").read_text(encoding="utf-8")
+    assert only(tmp_path / "runs/distill") == run
+    done(command, *chain, named(moved))
+    assert len(list((tmp_path / "runs/distill").glob("*-*"))) == 2
+
+
+def test_broken_off_and_gone_on_with(command, words, teachers, tmp_path, monkeypatch):
+    """The silver pairs of the first attempt are taken up; the end is the same."""
+    chain = ["stage=distill", *words, "chain=[distill]", named(*teachers)]
+    done(command, *chain, "runs_dir=whole")
+    fit, labelled = distill.fit, []
+
+    def broken(*values, **options):
+        fit(*values, **options)
+        raise Crash
+
+    monkeypatch.setattr(distill, "fit", broken)
+    with pytest.raises(Crash):
+        command(*chain)
+    monkeypatch.setattr(distill, "fit", fit)
+    monkeypatch.setattr(distill, "unlabelled_pairs", lambda *values: labelled.append(values))
+    done(command, *chain)
+    assert not labelled
+    folders = [only(tmp_path / name / "distill") for name in ("whole", "runs")]
+    assert equal(*(load_file(folder / "model/model.safetensors") for folder in folders))
+    assert (folders[0] / "silver.csv").read_bytes() == (folders[1] / "silver.csv").read_bytes()
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ([], "distill.teachers: expected 1 or more finished sts runs, got 0"),
+    (["distill.teachers=[data]"],
+     "distill.teachers: expected the folder of a finished run, got 'data'"),
+    (["distill.pairs=7"], "distill.pairs: expected at least distill.batch_size, 8, got 7"),
+])
+def test_refused(command, words, competition, tmp_path, changes, expected):
+    """One line, and nothing is written."""
+    before = contents(tmp_path)
+    assert refusal(command("stage=distill", *words, "chain=[distill]", *changes)) == expected
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(("more", "expected"), [
+    (["sts.head=cross"], "distill.teachers: expected a run with sts.head=bi among them, whose "
+                         "vectors find neighbours, got none"),
+    (["sts.head=bi", "sts.folds=2", "sts.use_dev=true"],
+     "distill.teachers: expected runs that were not trained on dev's pairs (else their student "
+     "would know them), got {} with sts.use_dev=true"),
+])
+def test_refused_teachers(command, words, tmp_path, more, expected):
+    """Teachers that cannot find neighbours, or that know dev."""
+    folder = teacher(command, words, tmp_path, "one", *more)
+    found = refusal(command("stage=distill", *words, "chain=[distill]", named(folder)))
+    assert found == expected.format(folder)
+
+
+def test_teachers_of_other_data_are_refused(command, words, teachers, tmp_path):
+    """They must be of these train, dev and test."""
+    file = tmp_path / "data" / "dev.csv"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    found = refusal(command("stage=distill", *words, "chain=[distill]", named(*teachers)))
+    assert found == ("distill.teachers: expected runs on the dev.csv of data.dir, got "
+                     f"{teachers[0]} on another")
+
+
+def test_folds_after_it_are_refused(command, words, teachers):
+    """The teachers know the labels of every fold's held pairs."""
+    found = refusal(command("stage=sts", *words, "chain=[distill,sts]", named(*teachers),
+                            "sts.folds=2"))
+    assert found == ("sts.folds: expected 0 with distill in the chain, whose teachers know the "
+                     "labels of the held pairs, got 2")
