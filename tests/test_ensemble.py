@@ -207,6 +207,7 @@ def test_calibrated(command, competition, oof, kind):
     assert found["calibration"] == pytest.approx({"kind": kind, **expected})
     assert read_json(folder / "metrics.json")["dev"]["pearson"]["value"] == pytest.approx(
         stats.pearsonr(written["dev"], labels).statistic, abs=1e-5)
+    assert "the blend before calibration is " in (folder / "log.txt").read_text(encoding="utf-8")
 
 
 def test_some_without_oof(command, competition):
@@ -303,8 +304,8 @@ def other_data(name: str):
 
 
 @pytest.mark.parametrize(("spoil", "members", "message"), [
-    (None, "a", "runs: expected two or more finished sts runs, got 1"),
-    (None, "", "runs: expected two or more finished sts runs, got 0"),
+    (None, "a", "runs: expected 2 or more finished sts runs, got 1"),
+    (None, "", "runs: expected 2 or more finished sts runs, got 0"),
     (None, "aa", "runs: expected different runs, got runs/sts/try-a twice"),
     (None, "ax", "runs: expected the folder of a finished run, got 'runs/sts/try-x'"),
     (change(status="running"), "ab", "runs: expected a finished run, got runs/sts/try-b with "
@@ -312,7 +313,7 @@ def other_data(name: str):
     (change(stage="simcse"), "ab", "runs: expected runs of stage sts, got runs/sts/try-b of stage "
                                    "simcse"),
     (change(shape={"trial": True}), "ab", "runs: expected no trial run, got runs/sts/try-b, which "
-                                          "is one; trial runs are blended by trial=always, and "
+                                          "is one; trial runs go together by trial=always, and "
                                           "with each other only"),
     (other_data("train"), "ab", "runs: expected runs on the train.csv of data.dir, got "
                                 "runs/sts/try-b on another"),

@@ -72,6 +72,8 @@ STAGES = {
                "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5"],
     "sts-folds": ["sts.max_steps=2", "sts.batch_size=9", "sts.learning_rate=1e-3",
                   "sts.eval_every=1", "sts.folds=2", "sts.use_dev=true", "sts.r_drop=1"],
+    "distill": ["distill.max_steps=3", "distill.batch_size=9", "distill.learning_rate=1e-3",
+                "distill.eval_every=2", "distill.pairs=30"],  # taught by the run of "sts"
 }
 RUN = "-" + 10 * "?"  # after the case's name: the ten digits of its run
 
@@ -87,6 +89,9 @@ def both(competition, still_encoder, tmp_path, command) -> dict[int, Path]:
                       f"encoder.path={still_encoder}", "encoder.max_length=32", "device=cpu",
                       "precision=fp32", f"data.nli_dir={files}", f"name={case}", *words])
     for words in lines:
+        if "stage=distill" in words:
+            teacher = next((tmp_path / "runs1/sts").glob("sts" + RUN))
+            words.append(f"distill.teachers=[{teacher}]")
         code, _, err = command(*words, "runs_dir=runs1", "submissions_dir=subs1")
         assert code == 0, err
     script = tmp_path / "all.py"
@@ -133,6 +138,10 @@ def test_two_processes_equal_one(both, still_encoder, tmp_path):
         one, two = (np.loadtxt(tmp_path / f"subs{count}" / name, delimiter=",", skiprows=1,
                                usecols=1) for count in (1, 2))
         np.testing.assert_allclose(one, two, atol=1e-3)
+    one, two = (pd.read_csv(next(folder.glob(f"distill/distill{RUN}/silver.csv")))
+                for folder in both.values())
+    assert one.drop(columns="label").equals(two.drop(columns="label"))
+    np.testing.assert_allclose(one["label"], two["label"], atol=1e-3)
     one, two = (pd.read_csv(next(folder.glob(f"sts/sts-folds{RUN}/predictions/oof.csv")))
                 for folder in both.values())
     assert one[["id", "fold"]].equals(two[["id", "fold"]])

@@ -97,9 +97,9 @@ def silver_pairs(config: Config, file: Path, competition: Competition, teachers:
                  accelerator: Accelerator) -> pd.DataFrame:
     """The silver pairs with the teachers' mean as label, made once and kept in the run's folder."""
     if not processes.from_first(file.exists()):
-        frame = unlabelled_pairs(config, competition, teachers, accelerator)
-        labels = [predicted(models(folder), lambda: [frame], len(frame), accelerator,
-                            f"teacher {number} of {len(teachers)}")
+        frame, known = unlabelled_pairs(config, competition, teachers, accelerator)
+        labels = [teacher_labels(folder, frame, known, accelerator,
+                                 f"teacher {number} of {len(teachers)}")
                   for number, folder in enumerate(teachers, 1)]
         if processes.rank() == 0:
             write_table(file, frame.assign(label=np.mean(labels, axis=0)))
@@ -107,25 +107,36 @@ def silver_pairs(config: Config, file: Path, competition: Competition, teachers:
     return pd.read_csv(file, keep_default_na=False)
 
 
+def teacher_labels(folder: Path, frame: pd.DataFrame, known: dict[Path, np.ndarray],
+                   accelerator: Accelerator, desc: str) -> np.ndarray:
+    """The mean prediction (n,) of a teacher's models, but for those whose predictions are known."""
+    return np.mean([known[model] if model in known else predicted(
+        [model], lambda: [frame], len(frame), accelerator, desc) for model in models(folder)],
+        axis=0)
+
+
 def unlabelled_pairs(config: Config, competition: Competition, teachers: list[Path],
-                     accelerator: Accelerator) -> pd.DataFrame:
+                     accelerator: Accelerator) -> tuple[pd.DataFrame, dict[Path, np.ndarray]]:
     """The competition's own pairs, then distill.pairs new ones as the first bi teacher finds them.
 
-    They are drawn by its scores, so that all labels are about as frequent.
+    They are drawn by its scores, so that all labels are about as frequent; these come too.
     """
-    frames, count, seed = [competition.train, competition.dev, competition.test], (
-        config.distill.pairs), config.seed
-    scorer = next(scorer for folder in teachers
-                  if (scorer := load_scorer(models(folder)[0])).head == "bi")
+    frames = [competition.train, competition.dev, competition.test]
+    model, scorer = next((models(folder)[0], scorer) for folder in teachers
+                         if (scorer := load_scorer(models(folder)[0])).head == "bi")
     texts = list(unlabelled(frames, []))
     own = own_pairs(frames, {text: number for number, text in enumerate(texts)})
     scorer.to(accelerator.device)
     with accelerator.autocast():
         vectors = normalised(embed(scorer.encoder, scorer.encoder.tokens(texts),
                                    accelerator.device, "sentences"))
-    new = candidates(vectors, own, count, seed)
-    cosines = (vectors[new[:, 0]] * vectors[new[:, 1]]).sum(axis=1)
-    pairs = np.concatenate([own, new[balanced(to_labels(scorer, cosines), count, seed)]])
-    names = np.array(texts, dtype=object)[pairs]  # (n, 2)
-    return pd.DataFrame(names, columns=SENTENCES).assign(
+
+    def labels(pairs: np.ndarray) -> np.ndarray:
+        return to_labels(scorer, (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1))
+
+    new = candidates(vectors, own, config.distill.pairs, config.seed)
+    new = new[balanced(labels(new), config.distill.pairs, config.seed)]
+    pairs = np.concatenate([own, new])
+    frame = pd.DataFrame(np.array(texts, dtype=object)[pairs], columns=SENTENCES).assign(
         id=[f"silver-{number}" for number in range(len(pairs))], source="")
+    return frame, {model: labels(pairs)}

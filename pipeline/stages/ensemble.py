@@ -145,9 +145,10 @@ def report(found: dict, metrics: dict) -> None:
         log.info("calibrated (%s): %s points of Pearson on dev over the blend as it was",
                  found["calibration"]["kind"], points(found["calibration"]))
     print_scores("dev", metrics["dev"])
+    blend = "the blend before calibration" if "calibration" in found else "the blend"
     for name, gain in found["gain"].items():
         best = Path(members[gain["over"]]["run"]).name
-        log.info("%s: %s", name, sentence("the blend", f"its best member {best}", gain, gain["p"]))
+        log.info("%s: %s", name, sentence(blend, f"its best member {best}", gain, gain["p"]))
 
 
 def draw(found: dict, path: Path) -> None:
