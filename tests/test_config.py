@@ -110,7 +110,7 @@ def test_preset(name, tmp_path, monkeypatch):
     layer = read_layer(path)
     assert layer
     assert {key.partition(".")[0] for key in layer} <= {"encoder", "chain", "simcse", "nli",
-                                                           "sts"}
+                                                           "distill", "sts"}
     config = load([f"preset={name}", "data.dir=data"])
     assert (config.preset, config.name, config.trial) == (name, name, "never")
     for key, value in layer.items():
