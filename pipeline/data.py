@@ -39,6 +39,10 @@ class Competition:
     order: list[str]
     notes: list[str] = field(default_factory=list)
 
+    def hashes(self) -> dict[str, str]:
+        """Each set's content_hash by name."""
+        return {name: content_hash(getattr(self, name)) for name in ("train", "dev", "test")}
+
 
 def read_competition(folder: Path) -> Competition:
     """Reads and checks train.csv, dev.csv, test.csv and, where present, sample_submission.csv."""

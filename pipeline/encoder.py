@@ -60,7 +60,7 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The batch's sentence vectors (N, d), in its order."""
         pooling = self.reading.pooling
-        last = hidden_states(self.backbone, batch, both=pooling == "first_last_mean")  # (T, d)
+        last = hidden_states(self.backbone, batch, both=pooling == "first_last_mean")  # (tokens, d)
         if pooling in ("mean", "first_last_mean"):
             return torch.segment_reduce(last.float(), "mean", lengths=batch.lengths)
         cls = last[batch.lengths.cumsum(0) - batch.lengths]  # (N, d)

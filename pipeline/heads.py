@@ -163,10 +163,11 @@ class PairScorer(nn.Module):
         return found
 
     def take_head(self, folder: Path) -> None:
-        """Begins with the head of a cross-encoder in this folder, if there is one."""
-        file = folder / WEIGHTS
-        if self.head == "cross" and file.exists():
-            self.linear.load_state_dict(load_file(file))
+        """Begins with the head of the cross-encoder in this folder, if a run left one there."""
+        file = folder / RECORD
+        if (self.head == "cross" and file.exists()
+                and json.loads(file.read_text(encoding="utf-8"))["head"] == "cross"):
+            self.linear.load_state_dict(load_file(folder / WEIGHTS))
 
     def save(self, folder: Path) -> None:
         """The encoder's folder with the head beside it; the caller renames it into place."""

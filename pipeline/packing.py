@@ -58,10 +58,10 @@ class Batch:
 def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
     """A batch of token id sequences; first (N,): how many tokens of each have type 0.
 
-    Filler is sequences of one token, so that they fit every encoder.
+    On a machine without a card filler is added: sequences of one token, which fit every encoder.
     """
     count, tokens = len(sequences), sum(map(len, sequences))
-    filler = np.zeros((-tokens % ROUND, 1), np.int64)
+    filler = np.zeros((0 if torch.cuda.is_available() else -tokens % ROUND, 1), np.int64)
     sequences = [*sequences, *filler]
     lengths = np.array([len(sequence) for sequence in sequences])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])

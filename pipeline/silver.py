@@ -9,27 +9,30 @@ import pandas as pd
 
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
 
+FILE = "silver.csv"  # in a distill run's folder
 NEAREST = 3  # neighbours that every sentence is paired with
 NEAR = [(3, 10, 2), (10, 60, 2)]  # and so many drawn from here to there, counted from 0
 BLOCK = 1024  # sentences compared with all others at a time
 BINS = 10  # of the labels
 
 
-def own_pairs(frames: list[pd.DataFrame], numbers: dict[str, int]) -> np.ndarray:
-    """The frames' different pairs (m, 2) as numbers of sentences, without those of equal ones."""
-    texts = pd.concat([frame[SENTENCES] for frame in frames])
-    return distinct(np.stack([texts[name].map(numbers) for name in SENTENCES], axis=1))
+def own_pairs(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """The frames' different pairs with their source, without those of equal sentences."""
+    rows = pd.concat(frames)[["source", *SENTENCES]]
+    numbers = np.stack(np.split(pd.factorize(
+        pd.concat([rows[name] for name in SENTENCES]))[0], 2), axis=1)  # (n, 2)
+    return rows.iloc[first_of(numbers)].reset_index(drop=True)
 
 
-def distinct(pairs: np.ndarray) -> np.ndarray:
-    """Each pair (n, 2) once, whichever way round, where it stands first; none of equal ones."""
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    _, first = np.unique(np.sort(pairs, axis=1), axis=0, return_index=True)
-    return pairs[np.sort(first)]
+def first_of(pairs: np.ndarray) -> np.ndarray:
+    """Where each pair (n, 2) stands first, whichever way round; none of equal numbers."""
+    rows = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
+    _, first = np.unique(np.sort(pairs[rows], axis=1), axis=0, return_index=True)
+    return rows[np.sort(first)]
 
 
 def candidates(vectors: np.ndarray, own: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """New pairs (m, 2) of n sentences' unit vectors (n, d), without those that are there already.
+    """New pairs (m, 2) of n sentences' unit vectors (n, d); own: the different ones there are.
 
     Every sentence is paired with its nearest neighbours, some of the near ones and one at random;
     of many sentences as many are drawn as make `count` pairs about ten times over.
@@ -48,14 +51,17 @@ def candidates(vectors: np.ndarray, own: np.ndarray, count: int, seed: int) -> n
         others = np.concatenate([np.take_along_axis(nearest, places, axis=1),
                                  random.integers(0, n, (len(rows), 1))], axis=1)  # (B, 8)
         found.append(np.stack([np.repeat(rows, others.shape[1]), others.ravel()], axis=1))
-    return distinct(np.concatenate(found))[len(own):]
+    pairs = np.concatenate(found)
+    return pairs[first_of(pairs)][len(own):]
 
 
 def balanced(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Which `count` of the rows are drawn, ascending, so that labels (n,) are spread evenly."""
+    if len(labels) <= count:
+        return np.arange(len(labels))
     width = (HIGHEST - LOWEST) / BINS
     bins = np.clip((labels - LOWEST) // width, 0, BINS - 1).astype(int)
     weights = 1 / np.bincount(bins, minlength=BINS)[bins]
     drawn = np.random.default_rng(seed).choice(
-        len(labels), min(count, len(labels)), replace=False, p=weights / weights.sum())
+        len(labels), count, replace=False, p=weights / weights.sum())
     return np.sort(drawn)

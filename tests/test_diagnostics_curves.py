@@ -115,8 +115,8 @@ def test_batches_are_those_of_the_training(trained, competition, make_encoder):
     data = read_competition(competition)
     encoder = load_encoder(str(make_encoder()), max_length=32)
     for folder in chain(trained):
-        made = batches(read_json(folder / "manifest.json"), read_settings(folder / "config.yaml"),
-                       data)
+        made = batches(folder, read_json(folder / "manifest.json"),
+                       read_settings(folder / "config.yaml"), data)
         name = folder.parent.name
         steps = [line for line in read_history(folder / "history.jsonl") if "loss" in line]
         assert len(steps) > len(made.epoch(0))
@@ -163,13 +163,13 @@ def test_changed_data_have_no_batches(trained, competition):
     data = read_competition(competition)
     data.test.loc[0, "sentence_1"] = "다른 문장"
     for folder, known in ((simcse, False), (trained, True)):
-        made = batches(read_json(folder / "manifest.json"), read_settings(folder / "config.yaml"),
-                       data)
+        made = batches(folder, read_json(folder / "manifest.json"),
+                       read_settings(folder / "config.yaml"), data)
         assert (made is not None) == known
     for name, value in (("folds", 5), ("zeros", 0.5)):
         manifest = read_json(trained / "manifest.json")
         manifest["shape"]["settings"][name] = value
-        assert batches(manifest, {}, data) is None
+        assert batches(trained, manifest, {}, data) is None
 
 
 def test_lost_runs_and_histories(trained, competition):

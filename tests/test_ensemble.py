@@ -210,6 +210,17 @@ def test_calibrated(command, competition, oof, kind):
     assert "the blend before calibration is " in (folder / "log.txt").read_text(encoding="utf-8")
 
 
+def test_predict_wants_a_model(command, competition):
+    """A blend has none of its own, calibrated or not: one line says so."""
+    root = competition.parent
+    for mark, noise in (("a", 0.6), ("b", 0.8)):
+        write_member(root, mark, noise)
+    done(command, *words("a", "b", method="mean"), "ensemble.calibrate=monotone")
+    folder = only(root / "runs/ensemble")
+    assert refusal(command("stage=predict", f"run={folder}", "pairs=data/test.csv")) == (
+        f"run: expected a run with a model, got {folder} of stage ensemble, which has none")
+
+
 def test_some_without_oof(command, competition):
     """One member without out-of-fold predictions: the weights are fitted on dev."""
     write_member(competition.parent, "a", 0.6, "both")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.silver import NEAR, NEAREST, balanced, candidates, distinct, own_pairs
+from pipeline.silver import NEAR, NEAREST, balanced, candidates, first_of, own_pairs
 
 
 def unit(n: int, d: int = 6, seed: int = 0) -> np.ndarray:
@@ -21,18 +21,18 @@ def keys(pairs: np.ndarray) -> set[frozenset[int]]:
     return {frozenset(map(int, pair)) for pair in pairs}
 
 
-def test_distinct():
-    """The first of equal pairs stays, swapped ones are equal, and none is of equal sentences."""
-    pairs = np.array([[3, 1], [2, 2], [1, 3], [0, 1], [3, 1], [1, 0]])
-    assert distinct(pairs).tolist() == [[3, 1], [0, 1]]
+def test_first_of():
+    """The first of equal pairs counts, swapped ones are equal, and none is of equal sentences."""
+    pairs = np.array([[2, 2], [3, 1], [1, 3], [0, 1], [3, 1], [1, 0]])
+    assert first_of(pairs).tolist() == [1, 3]
 
 
 def test_own_pairs():
-    """Every set's pairs once, as numbers of sentences, in the order of the files."""
-    frames = [pd.DataFrame({"sentence_1": ["a", "b", "c"], "sentence_2": ["b", "c", "c"]}),
-              pd.DataFrame({"sentence_1": ["b", "d"], "sentence_2": ["a", "a"]})]
-    numbers = {text: number for number, text in enumerate("abcd")}
-    assert own_pairs(frames, numbers).tolist() == [[0, 1], [1, 2], [3, 0]]
+    """Every set's pairs once, with the source of the first, in the order of the files."""
+    frames = [pd.DataFrame({"source": "x", "sentence_1": list("abc"), "sentence_2": list("bcc")}),
+              pd.DataFrame({"source": "y", "sentence_1": list("bd"), "sentence_2": list("aa")})]
+    assert own_pairs(frames).to_numpy().tolist() == [
+        ["x", "a", "b"], ["x", "b", "c"], ["y", "d", "a"]]
 
 
 @pytest.mark.parametrize("n", [2, 5, 400])
@@ -81,3 +81,4 @@ def test_balanced():
     assert np.array_equal(balanced(labels, 1200, 0), rows)
     assert not np.array_equal(balanced(labels, 1200, 1), rows)
     assert balanced(labels, 10**6, 0).tolist() == list(range(len(labels)))
+    assert balanced(labels[:0], 5, 0).tolist() == []

@@ -31,7 +31,8 @@ def stage(folder: Path, competition: Competition) -> dict:
     losses = np.array([line["loss"] for line in steps], float)
     places = np.array([line["step"] for line in steps], int)
     found = spikes(places, losses)
-    made = batches(manifest, read_settings(folder / "config.yaml"), competition) if found else None
+    made = batches(folder, manifest, read_settings(folder / "config.yaml"),
+                   competition) if found else None
     for spike in found:
         spike["batch"] = made and made.batch(spike["step"])
     kept = thinned(places, {spike["step"] for spike in found})

@@ -14,8 +14,9 @@ from scipy.ndimage import median_filter
 
 from pipeline.batching import shuffled
 from pipeline.corpus import unlabelled
-from pipeline.data import Competition, content_hash
+from pipeline.data import SENTENCES, Competition, content_hash
 from pipeline.nli import read_nli, triplets
+from pipeline.silver import FILE as SILVER
 
 THRESHOLD = 7.0
 FEWEST = 20  # steps below which a curve has no spikes worth the name
@@ -88,18 +89,24 @@ class Batches:
         return [self.texts[row] for row in self.rows(step)]
 
 
-def batches(manifest: dict, settings: dict, competition: Competition) -> Batches | None:
+def batches(folder: Path, manifest: dict, settings: dict,
+            competition: Competition) -> Batches | None:
     """A run's batches, or None where they cannot be made anew: the data are not those any more, or
     settings of sts (folds, augmentation) made other rows of them.
 
-    settings: the run's config.yaml. The cells are (sentence_1, sentence_2, label) for sts,
-    (sentence,) for simcse, (premise, entailment, contradiction) or (premise, hypothesis, class)
-    for nli.
+    settings: the run's config.yaml. The cells are (sentence_1, sentence_2, label) for sts and
+    distill, (sentence,) for simcse, (premise, entailment, contradiction) or (premise, hypothesis,
+    class) for nli.
     """
     shape = manifest["shape"]
     stage, own = shape["stage"], shape["settings"]
+    columns = [*SENTENCES, "label"]
+    if stage == "distill":
+        if not (folder / SILVER).exists():
+            return None
+        pairs = pd.read_csv(folder / SILVER, keep_default_na=False)[columns]
+        return Batches(manifest, list(pairs.itertuples(index=False, name=None)), False)
     if stage == "sts":
-        columns = ["sentence_1", "sentence_2", "label"]
         known = shape["data"]["train"] == content_hash(competition.train)
         if not known or any(own.get(name, plain) != plain for name, plain in PLAIN.items()):
             return None
@@ -117,10 +124,10 @@ def batches(manifest: dict, settings: dict, competition: Competition) -> Batches
         if mark.hexdigest() != shape["data"]["sentences"]:
             return None
         return Batches(manifest, texts, own["drop_last"])
-    folder = Path(settings["data"]["nli_dir"])
-    if not (folder / "train.csv").exists() and not any(folder.glob("*")):
+    nli_dir = Path(settings["data"]["nli_dir"])
+    if not (nli_dir / "train.csv").exists() and not any(nli_dir.glob("*")):
         return None
-    pairs = read_nli(folder)[0]
+    pairs = read_nli(nli_dir)[0]
     if hashlib.sha256(pairs.to_csv(index=False).encode()).hexdigest() != shape["data"]["nli_train"]:
         return None
     if own["objective"] == "contrastive":

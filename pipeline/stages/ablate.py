@@ -15,12 +15,14 @@ import pandas as pd
 
 from pipeline.comparison import holm, paired_difference, sentence
 from pipeline.config import Config
+from pipeline.data import read_competition
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.metrics import RANGES, by_range, pearson, spearman
 from pipeline.nli import read_nli
 from pipeline.runs import Run, identity
 from pipeline.stages import TRAINING, sts
+from pipeline.stages.distill import read_teachers
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ def run(config: Config) -> None:
     check_settings(arms, seeds)
     if any("nli" in arm.split(">") for arm in arms):
         read_nli(Path(config.data.nli_dir))
+    if any("distill" in arm.split(">") for arm in arms):
+        read_teachers(config, read_competition(Path(config.data.dir)).hashes())
     runs: dict[str, list[Run]] = {}
     for arm in arms:
         for seed in seeds:

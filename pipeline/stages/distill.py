@@ -3,9 +3,9 @@
     python run.py stage=distill chain=[distill] distill.teachers=[runs/sts/NAME]
     python run.py stage=sts chain=[distill,sts] distill.teachers=[runs/sts/A,runs/sts/B]
 
-The competition's sentences are put together anew and its own pairs put beside them, test's too;
-the mean of the teachers is their label. A cross head thus gets a hundred times the pairs, and what
-the teachers know of the other domain; sts then goes on with its encoder and its head.
+The competition's sentences are put together anew, beside its own pairs, dev's and test's too; the
+mean of the teachers is their label. A cross head thus sees several times the pairs, and those that
+it will be asked about; sts then goes on with its encoder and its head.
 """
 
 import logging
@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from accelerate import Accelerator
 
 from pipeline import processes
 from pipeline.checkpoint import State
 from pipeline.config import Config
 from pipeline.corpus import unlabelled
-from pipeline.data import SENTENCES, Competition, content_hash
+from pipeline.data import SENTENCES, Competition
 from pipeline.encoder import embed
 from pipeline.errors import UserError
 from pipeline.files import write_json
@@ -30,7 +31,7 @@ from pipeline.members import read_members
 from pipeline.metrics import normalised, regression
 from pipeline.runs import Run, models
 from pipeline.sections import Sts, Training
-from pipeline.silver import balanced, candidates, own_pairs
+from pipeline.silver import FILE, balanced, candidates, own_pairs
 from pipeline.stages.chain import carried_out, read_data, start_of
 from pipeline.stages.fitting import fit
 from pipeline.stages.predict import predicted
@@ -38,7 +39,6 @@ from pipeline.stages.sts import print_scores, write_table
 from pipeline.training import Watch
 
 log = logging.getLogger(__name__)
-FILE = "silver.csv"
 
 
 def run(config: Config) -> None:
@@ -49,15 +49,13 @@ def run(config: Config) -> None:
 def complete(config: Config, watch: Watch | None = None) -> Run:
     """The finished distill run of this configuration."""
     competition, settings = read_data(config), config.distill
-    if settings.pairs < settings.batch_size:
-        raise UserError(f"distill.pairs: expected at least distill.batch_size, "
-                        f"{settings.batch_size}, got {settings.pairs}")
-    data = {name: content_hash(getattr(competition, name)) for name in ("train", "dev", "test")}
+    data = competition.hashes()
     teachers = read_teachers(config, data)
     start = start_of(config, "distill")
 
     def work(run: Run, accelerator: Accelerator) -> State:
-        pairs = silver_pairs(config, run.folder / FILE, competition, list(teachers), accelerator)
+        with torch.random.fork_rng():  # a run that finds them made draws the same afterwards
+            pairs = silver_pairs(config, run.folder / FILE, competition, teachers, accelerator)
         log.info("distill: %d pairs, as the teachers see them: %s", len(pairs), ", ".join(
             f"{low}-{low + 1}: {count}" for low, count in
             enumerate(np.histogram(pairs["label"], bins=range(6))[0])))
@@ -74,26 +72,32 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
             print_scores("distill: dev", scores)
         return state
 
-    marks = data | {"teachers": sorted(teacher["identity"] for teacher in teachers.values())}
+    marks = data | {"teachers": " ".join(manifest["identity"] for manifest in teachers.values())}
     return carried_out(config, "distill", marks, start, work)
 
 
 def read_teachers(config: Config, data: dict[str, str]) -> dict[Path, dict]:
-    """The teachers' manifests by folder; refuses runs that know dev's labels."""
+    """The teachers' manifests by folder, in an order that the command's does not change.
+
+    Refuses runs that know the labels of what is to be judged.
+    """
+    if config.sts.folds and "sts" in config.chain:
+        raise UserError("sts.folds: expected 0 with distill in the chain, whose teachers know the "
+                        f"labels of the held pairs, got {config.sts.folds}")
     teachers = read_members(config.distill.teachers, data, config.trial == "always",
                             key="distill.teachers", least=1)
     for folder, manifest in teachers.items():
-        if manifest["shape"]["settings"]["use_dev"]:
+        if manifest["shape"]["settings"].get("use_dev"):
             raise UserError("distill.teachers: expected runs that were not trained on dev's pairs "
                             f"(else their student would know them), got {folder} with "
                             "sts.use_dev=true")
     if not any(manifest["shape"]["settings"]["head"] == "bi" for manifest in teachers.values()):
         raise UserError("distill.teachers: expected a run with sts.head=bi among them, whose "
                         "vectors find neighbours, got none")
-    return teachers
+    return dict(sorted(teachers.items(), key=lambda item: item[1]["identity"]))
 
 
-def silver_pairs(config: Config, file: Path, competition: Competition, teachers: list[Path],
+def silver_pairs(config: Config, file: Path, competition: Competition, teachers: dict[Path, dict],
                  accelerator: Accelerator) -> pd.DataFrame:
     """The silver pairs with the teachers' mean as label, made once and kept in the run's folder."""
     if not processes.from_first(file.exists()):
@@ -115,28 +119,34 @@ def teacher_labels(folder: Path, frame: pd.DataFrame, known: dict[Path, np.ndarr
         axis=0)
 
 
-def unlabelled_pairs(config: Config, competition: Competition, teachers: list[Path],
+def unlabelled_pairs(config: Config, competition: Competition, teachers: dict[Path, dict],
                      accelerator: Accelerator) -> tuple[pd.DataFrame, dict[Path, np.ndarray]]:
     """The competition's own pairs, then distill.pairs new ones as the first bi teacher finds them.
 
     They are drawn by its scores, so that all labels are about as frequent; these come too.
     """
-    frames = [competition.train, competition.dev, competition.test]
-    model, scorer = next((models(folder)[0], scorer) for folder in teachers
-                         if (scorer := load_scorer(models(folder)[0])).head == "bi")
-    texts = list(unlabelled(frames, []))
-    own = own_pairs(frames, {text: number for number, text in enumerate(texts)})
-    scorer.to(accelerator.device)
+    frames, count = [competition.train, competition.dev, competition.test], config.distill.pairs
+    model = next(models(folder)[0] for folder, manifest in teachers.items()
+                 if manifest["shape"]["settings"]["head"] == "bi")
+    scorer, texts = load_scorer(model).to(accelerator.device), list(unlabelled(frames, []))
+    if len(texts) < 2:
+        raise UserError("distill: expected two or more different sentences in the competition's "
+                        "files, got one")
     with accelerator.autocast():
         vectors = normalised(embed(scorer.encoder, scorer.encoder.tokens(texts),
                                    accelerator.device, "sentences"))
-
-    def labels(pairs: np.ndarray) -> np.ndarray:
-        return to_labels(scorer, (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1))
-
-    new = candidates(vectors, own, config.distill.pairs, config.seed)
-    new = new[balanced(labels(new), config.distill.pairs, config.seed)]
-    pairs = np.concatenate([own, new])
-    frame = pd.DataFrame(np.array(texts, dtype=object)[pairs], columns=SENTENCES).assign(
-        id=[f"silver-{number}" for number in range(len(pairs))], source="")
-    return frame, {model: labels(pairs)}
+    own = own_pairs(frames)
+    numbers = {text: number for number, text in enumerate(texts)}
+    known = np.stack([own[name].map(numbers) for name in SENTENCES], axis=1)
+    new = candidates(vectors, known, count, config.seed)
+    cosines = (vectors[new[:, 0]] * vectors[new[:, 1]]).sum(axis=1)
+    new = processes.from_first(new[balanced(to_labels(scorer, cosines), count, config.seed)])
+    if len(new) < count:
+        log.warning("warning: distill.pairs: %d asked for, all %d there are taken", count, len(new))
+    drawn = pd.DataFrame(np.array(texts, dtype=object)[new], columns=SENTENCES)
+    frame = pd.concat([own, drawn.assign(source="")], ignore_index=True)
+    pairs = np.concatenate([known, new])
+    labels = to_labels(scorer, (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1))
+    is_marked = bool(scorer.reading.sources)  # its own pairs are to be read with their source
+    return frame.assign(id=[f"silver-{n}" for n in range(len(frame))]), (
+        {} if is_marked else {model: labels})

@@ -21,7 +21,7 @@ from pipeline.assessment import assess
 from pipeline.blending import applied
 from pipeline.comparison import paired_difference, sentence
 from pipeline.config import Config, recorded
-from pipeline.data import Competition, content_hash
+from pipeline.data import Competition
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.members import labelled_rows, read_members, read_predictions
 from pipeline.metrics import by_range, regression
@@ -41,7 +41,7 @@ def run(config: Config) -> None:
     began, is_trial = time.monotonic(), config.trial == "always"
     competition = read_data(config)
     calibration.require_groups("ensemble.calibrate", config.ensemble.calibrate, competition.dev)
-    data = {name: content_hash(getattr(competition, name)) for name in ("train", "dev", "test")}
+    data = competition.hashes()
     members = read_members(config.runs, data, is_trial)
     folders, manifests = list(members), list(members.values())
     sets = labelled_rows(folders, competition)

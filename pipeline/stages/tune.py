@@ -21,7 +21,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 
 from pipeline.config import KEYS, SAMPLE, Config
-from pipeline.data import content_hash, read_competition
+from pipeline.data import read_competition
 from pipeline.encoder import fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
@@ -134,8 +134,7 @@ def shape_of(config: Config, space: Space) -> dict[str, Any]:
             "tune.space": {key: described(found) for key, found in space.items()},
             "seed": config.seed, "precision": config.precision, "chain": sections(config),
             "encoder": encoder,
-            "data": {name: content_hash(getattr(competition, name))
-                     for name in ("train", "dev", "test")},
+            "data": competition.hashes(),
             **{name: asdict(getattr(config, name)) for name in sections(config)[:-1]}}
 
 
