@@ -163,7 +163,9 @@ def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tens
     if backbone.config._attn_implementation == ATTENTION:
         shift = backbone.config.pad_token_id + 1 if "roberta" in backbone.config.model_type else 0
         types = {} if batch.types is None else {"token_type_ids": batch.types[None]}
-        states = backbone(input_ids=batch.ids[None], position_ids=batch.positions[None] + shift,
+        ids = F.pad(batch.ids[:batch.tokens], (0, len(batch.ids) - batch.tokens),
+                    value=backbone.config.pad_token_id)  # the filler is padding
+        states = backbone(input_ids=ids[None], position_ids=batch.positions[None] + shift,
                           output_hidden_states=both, batch=batch, **types)
         return chosen(states, both).squeeze(0)[:batch.tokens]
     outputs, start = [], 0

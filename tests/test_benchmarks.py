@@ -15,6 +15,7 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from benchmarks import gpu, growth, limit, measuring, ours, peers, synthetic
 from benchmarks.work import Work
+from pipeline.packing import ROUND
 
 
 @pytest.fixture
@@ -45,7 +46,8 @@ def test_same_work_for_all(work, task, monkeypatch):
                  "sentence_1", "sentence_2")), strict=True))}[task]
     assert {row["real"] for row in found.values()} == {int(encoder.tokens(texts).lengths.sum())}
     assert max(row["processed"] for row in found.values()) > found["ours"]["real"]
-    assert found["ours"]["processed"] == found["ours"]["real"]
+    assert found["ours"]["processed"] % ROUND == 0
+    assert 0 <= found["ours"]["processed"] - found["ours"]["real"] < ROUND * work.steps
     rows = peers.rows_of(found)
     assert rows[0]["time : ours"] == rows[0]["memory : ours"] == 1
     assert all(row[name] != "" for row in rows for name in peers.COLUMNS)

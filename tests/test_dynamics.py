@@ -120,7 +120,7 @@ def test_goes_on_where_it_was(command, competition, make_encoder, tmp_path, monk
     ("dynamics.batch_sizes=[8.5]", "dynamics.batch_sizes: expected numbers, got [8.5]"),
     ("dynamics.batch_sizes=[8,9999]", "simcse.batch_size: expected at most "),
     ("dynamics.batch_sizes=[1]", "dynamics.batch_sizes: expected 2 or more, got 1"),
-    ("chain=[sts]", "chain: expected distinct stages of simcse, nli, sts with simcse")])
+    ("chain=[sts]", "chain: expected distinct stages of simcse, nli, distill, sts with simcse")])
 def test_refused(command, competition, make_encoder, tmp_path, more, message):
     """Before any cell is trained."""
     said = refusal(command("stage=dynamics", *words(make_encoder(), more)))

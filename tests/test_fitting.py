@@ -185,7 +185,7 @@ def fitted(folder: Path, encoder: Path, tables: Competition,
                      | settings)
     accelerator = hardware.start("cpu", "fp32", config.seed, False)
     folder.mkdir(exist_ok=True)
-    run = Run(folder, {})
+    run = Run(folder, {"stage": "sts"})
     _, found = fit(config, run, accelerator, Start(str(encoder), {}, "mean", max_length=32),
                    tables.train, tables.dev, {"dev": tables.dev})
     tensors = load_file(run.model / "model.safetensors")

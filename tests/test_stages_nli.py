@@ -169,7 +169,8 @@ def test_failed_and_resumed(command, words, tmp_path, monkeypatch, place, name, 
      "nli.batch_size: expected at most 24, the number of training rows, got 25"),
     (["data.nli_dir=none"], "data.nli_dir=none: expected a .csv, .tsv or .json with 'train' in its "
                             "name, got no files"),
-    (["chain=[sts]"], "chain: expected distinct stages of simcse, nli, sts with nli among them")])
+    (["chain=[sts]"], "chain: expected distinct stages of simcse, nli, distill, sts with nli "
+                      "among them")])
 def test_refused(command, words, tmp_path, change, message):
     """Too few rows, no files and a chain without nli: one line, and nothing is written."""
     before = contents(tmp_path)
