@@ -28,6 +28,7 @@ BI = {
     "interpolate 0.7": ["sts.interpolate=0.7"],
     "layer decay 0.9": ["sts.layer_decay=0.9"],
     "FGM 0.5": ["sts.fgm=0.5"],
+    "AWP 0.005": ["sts.awp=0.005"],
     "R-Drop 1": ["sts.r_drop=1"],
     "binary-label 0.1": ["sts.binary_weight=0.1"],
     "loss pearson": ["sts.loss=pearson"],

@@ -1,6 +1,7 @@
-"""Fast gradient method: a second gradient at word embeddings shifted to where the loss grows.
+"""Adversarial training: another gradient where a small shift of weights makes the loss grow.
 
     python run.py stage=sts sts.fgm=0.5
+    python run.py stage=sts sts.awp=0.005
 """
 
 import math
@@ -15,19 +16,47 @@ from pipeline import sharding
 
 @contextmanager
 def shifted(model: nn.Module, epsilon: float) -> Iterator[None]:
-    """The model with word embeddings + epsilon · g / ‖g‖, g their gradient (Miyato et al. 2017).
+    """FGM: the model with word embeddings + epsilon · g / ‖g‖, g their gradient (Miyato 2017).
 
-    As usual for text, one shift of the whole embedding matrix instead of one for every sentence
-    (eq. 5): rows of absent words have no gradient. Without a gradient nothing is shifted.
+    The gradient there is added to the plain one. As usual for text, one shift of the whole
+    embedding matrix instead of one for every sentence (eq. 5): rows of absent words have no
+    gradient. Without a gradient nothing is shifted.
     """
     weight = next(module for module in model.modules() if isinstance(module, nn.Embedding)).weight
-    own = weight.detach().clone()
-    with torch.no_grad():
-        norm = float(sharding.plain(weight.grad.norm()))
-        if 0 < norm < math.inf:
-            weight.add_(epsilon * weight.grad / norm)
+    with restored([weight]):
+        climb(weight, epsilon)
+        yield
+
+
+@contextmanager
+def perturbed(model: nn.Module, gamma: float) -> Iterator[None]:
+    """AWP: the model with matrices w + gamma · ‖w‖ · g / ‖g‖ (Wu et al. 2020, by their code).
+
+    The gradient there takes the place of the plain one. Vectors (biases, norms) stay. Inputs are
+    not attacked too, so that it is also SAM with a radius for each matrix (Foret et al. 2021).
+    """
+    weights = [weight for weight in model.parameters() if weight.ndim > 1]
+    with restored(weights):
+        for weight in weights:
+            climb(weight, gamma * float(sharding.plain(weight.detach().norm())))
+        yield
+
+
+def climb(weight: nn.Parameter, size: float) -> None:
+    """Shifts a weight by so much along its gradient; one without a finite gradient stays."""
+    norm = 0.0 if weight.grad is None else float(sharding.plain(weight.grad.norm()))
+    if 0 < norm < math.inf:
+        with torch.no_grad():
+            weight.add_(size * weight.grad / norm)
+
+
+@contextmanager
+def restored(weights: list[nn.Parameter]) -> Iterator[None]:
+    """Gives the weights their values back at the end, to the bit, whatever happens."""
+    own = [weight.detach().clone() for weight in weights]
     try:
         yield
     finally:
         with torch.no_grad():
-            weight.copy_(own)
+            for weight, value in zip(weights, own, strict=True):
+                weight.copy_(value)

@@ -23,6 +23,7 @@ class Recipe:
     ema: float = 0.0
     layer_decay: float = 1.0
     fgm: float = 0.0
+    awp: float = 0.0
 
     def steps(self, per_epoch: int) -> int:
         """Optimizer steps of the whole training."""

@@ -129,6 +129,8 @@ class Sts(Training):
                         "then predicts; test is their mean; 0: one model", at_least=0, at_most=50)
     use_dev: bool = key(False, "with folds: dev's pairs are trained on too, and dev's score is "
                                "that of the models that did not see the pair")
+    held: str = key("all", "with use_dev: the pairs that folds hold out; dev: dev's alone, and "
+                           "every model is trained on all of train", choices=["all", "dev"])
     calibrate: str = key("none", "how predictions become labels, fitted on dev's pairs, which no "
                                  "model that predicts them has seen: monotone bends the scale, "
                                  "surface also looks at shared characters, length and negation",
@@ -144,6 +146,8 @@ class Sts(Training):
                              above=0, at_most=1)
     fgm: float = key(0.0, "size of the adversarial shift of the word embeddings (FGM), such as "
                           "0.5; doubles the time; 0: none", at_least=0)
+    awp: float = key(0.0, "size of the adversarial shift of every weight matrix (AWP), as a share "
+                          "of its norm, such as 0.005; doubles the time; 0: none", at_least=0)
     r_drop: float = key(0.0, "weight of the squared difference of two passes with other dropout "
                              "masks (R-Drop); doubles the time; 0: one pass", at_least=0)
     dropout_samples: int = key(1, "of a cross head; dropout masks of each pair's vector, whose "

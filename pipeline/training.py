@@ -24,7 +24,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from pipeline import processes, sharding
-from pipeline.adversarial import shifted
+from pipeline.adversarial import perturbed, shifted
 from pipeline.averaging import Average
 from pipeline.checkpoint import State
 from pipeline.errors import Pruned, Stopped
@@ -121,6 +121,10 @@ def train(model: nn.Module, task: Task, recipe: Recipe, accelerator: Accelerator
             accelerator.backward(loss)
             if recipe.fgm:
                 with shifted(bare, recipe.fgm):
+                    accelerator.backward(task.loss(model, rows))
+            if recipe.awp:
+                with perturbed(bare, recipe.awp):
+                    optimizer.zero_grad()
                     accelerator.backward(task.loss(model, rows))
             norm = sharding.plain(
                 accelerator.clip_grad_norm_(model.parameters(), recipe.max_grad_norm))

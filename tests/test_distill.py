@@ -266,8 +266,19 @@ def test_teachers_of_other_data_are_refused(command, words, teachers, tmp_path):
 
 
 def test_folds_after_it_are_refused(command, words, teachers):
-    """The teachers know the labels of every fold's held pairs."""
+    """The teachers know the labels of train's held pairs."""
     found = refusal(command("stage=sts", *words, "chain=[distill,sts]", named(*teachers),
                             "sts.folds=2"))
-    assert found == ("sts.folds: expected 0 with distill in the chain, whose teachers know the "
-                     "labels of the held pairs, got 2")
+    assert found == ("sts.folds: expected 0, or sts.held=dev, with distill in the chain, whose "
+                     "teachers know train's labels, got 2")
+
+
+def test_folds_of_dev_after_it(command, words, teachers, tmp_path):
+    """The teachers do not know dev's labels: every fold begins with the one student."""
+    done(command, "stage=sts", *words, "chain=[distill,sts]", named(*teachers), "sts.folds=2",
+         "sts.use_dev=true", "sts.held=dev", "name=held")
+    student = read_json(only(tmp_path / "runs/distill") / "manifest.json")["identity"]
+    members = sorted(tmp_path.glob("runs/sts/held-*/folds/sts/fold*"))
+    assert len(members) == 2
+    for member in members:
+        assert read_json(member / "manifest.json")["shape"]["start"] == {"run": student}

@@ -194,16 +194,16 @@ def fitted(folder: Path, encoder: Path, tables: Competition,
     return tensors, found["dev"]
 
 
-ELSEWHERE = {"folds", "use_dev", "calibrate"}  # in tests/test_folds.py, test_calibration.py
+ELSEWHERE = {"folds", "use_dev", "held", "calibrate"}  # in test_folds.py, test_calibration.py
 KEYS = {  # another value of every key of sts, and what else has to be set for both
     "epochs": (0.6, {"max_steps": 0}), "max_steps": (2, {}), "batch_size": (7, {}),
     "learning_rate": (2e-3, {}), "warmup_ratio": (0.6, {}), "weight_decay": (0.5, {}),
     "max_grad_norm": (0.1, {}), "eval_every": (2, {}), "patience": (1, {}), "head": ("bi", {}),
     "loss": ("l1", {}), "keep": ("last", {}), "ema": (0.9, {}), "layer_decay": (0.5, {}),
-    "fgm": (0.5, {}), "r_drop": (1.0, {}), "dropout_samples": (2, {}), "binary_weight": (0.5, {}),
-    "swap": (True, {}), "both_orders": (True, {}), "copies": (0.2, {}), "zeros": (0.0, {}),
-    "flatten": (1.0, {}), "label_noise": (0.5, {}), "source_token": (True, {}),
-    "dropout": (0.0, {}), "interpolate": (0.5, {})}
+    "fgm": (0.5, {}), "awp": (0.05, {}), "r_drop": (1.0, {}), "dropout_samples": (2, {}),
+    "binary_weight": (0.5, {}), "swap": (True, {}), "both_orders": (True, {}),
+    "copies": (0.2, {}), "zeros": (0.0, {}), "flatten": (1.0, {}), "label_noise": (0.5, {}),
+    "source_token": (True, {}), "dropout": (0.0, {}), "interpolate": (0.5, {})}
 
 
 def test_every_key_is_here():
@@ -292,6 +292,8 @@ def one_class(path: Path) -> None:
     (["sts.source_token=true"], without("source"), "sts.source_token: expected false without "),
     (["sts.copies=0.1"], no_zeros, "sts.copies: expected 0 without a pair of label 0"),
     (["sts.zeros=0.5"], no_zeros, "sts.zeros: expected 1 without pairs of label 0 and others"),
+    (["sts.fgm=0.5", "sts.awp=0.01"], None, "sts.awp: expected 0 with sts.fgm, whose gradient it "
+                                            "would discard, got 0.01"),
     (["sts.use_dev=true"], None, "sts.use_dev: expected sts.folds of 2 or more with it"),
     (["sts.ema=1"], None, "sts.ema: expected 0.99999 or less, got 1"),
     (["sts.layer_decay=0"], None, "sts.layer_decay: expected more than 0, got 0"),

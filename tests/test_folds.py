@@ -150,7 +150,9 @@ def test_dev_is_out_of_fold_or_the_mean(make_done):
     assert not (both.members[0] / "predictions/dev.csv").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("sts.use_dev=true",)], ids=["train", "train+dev"])
+@pytest.mark.parametrize("words", [(), ("sts.use_dev=true",),
+                                   ("sts.use_dev=true", "sts.held=dev")],
+                         ids=["train", "train+dev", "dev"])
 def test_calibrated(make_done, words):
     """Fitted on dev's predictions as they were: dev by fits that did not see it, others by one."""
     plain, bent = make_done(*words), make_done(*words, "sts.calibrate=surface")
@@ -161,8 +163,32 @@ def test_calibrated(make_done, words):
     n = len(data.train)
     assert after["dev"] == pytest.approx(dev, abs=1e-4)
     assert after["test"] == pytest.approx(mapped(before["test"], data.test), abs=1e-4)
+    if "sts.held=dev" in words:
+        assert "oof" not in after
+        return
     assert after["oof"][:n] == pytest.approx(mapped(before["oof"][:n], data.train), abs=1e-4)
     assert after["oof"][n:] == pytest.approx(dev[:len(after["oof"]) - n], abs=1e-4)
+
+
+def test_held_out_of_dev_alone(make_done):
+    """Every model trains on all of train and on dev's other folds; dev.csv is out of fold."""
+    run = make_done("sts.use_dev=true", "sts.held=dev")
+    train, dev = run.competition.train, run.competition.dev
+    numbers = folds(dev, K, 42)
+    for number, (trained, held) in enumerate(zip(run.trained, run.held, strict=True)):
+        assert held["id"].tolist() == dev["id"][numbers == number].tolist()
+        own = [name for name in trained["id"] if "-swapped" not in name and "-copy-" not in name]
+        assert own == [*train["id"], *dev["id"][numbers != number]]
+    everything = np.array([scored(member, dev) for member in run.members])
+    assert run.table("dev")["prediction"].to_numpy() == pytest.approx(
+        everything[numbers, np.arange(len(dev))], abs=2e-5)
+    tests = [run.table("test", member)["prediction"] for member in range(K)]
+    assert run.table("test")["prediction"].to_numpy() == pytest.approx(np.mean(tests, axis=0),
+                                                                       abs=1e-6)
+    assert not (run.folder / "predictions/oof.csv").exists()
+    metrics = read_json(run.folder / "metrics.json")
+    assert "oof" not in metrics
+    assert [found["n"] for found in metrics["folds"]] == np.bincount(numbers).tolist()
 
 
 def test_metrics(finished):
@@ -346,6 +372,10 @@ def one_sentence(folder: Path) -> None:
     (["sts.folds=51"], None, "sts.folds: expected 50 or less, got 51"),
     (["sts.folds=4"], one_sentence, "sts.folds: expected 0 or from 2 to 3, the number of groups "
                                     "of pairs that share no sentence, got 4"),
+    (["sts.folds=2", "sts.held=dev"], None, "sts.held: expected all without sts.use_dev=true, got "
+                                            "dev"),
+    (["sts.folds=25", "sts.held=dev", "sts.use_dev=true"], None,
+     "sts.folds: expected 0 or from 2 to 18, the number of groups"),
     (["sts.folds=2", "chain=[sts,nli]"], None, "sts.folds: expected 0 where nli follows sts"),
     (["sts.folds=2", "chain=[]"], None, "chain: expected distinct stages of "),
     (["sts.folds=2", "chain=[simcse]"], None, "chain: expected distinct stages of ")])

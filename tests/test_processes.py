@@ -69,7 +69,7 @@ STAGES = {
                  "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5", "sts.fgm=0.3",
                  "sts.dropout_samples=2", "sts.ema=0.8", "sts.layer_decay=0.8", "sts.flatten=0.5"],
     "sts-bi": ["sts.max_steps=3", "sts.batch_size=9", "sts.head=bi", "sts.learning_rate=1e-3",
-               "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5"],
+               "sts.eval_every=2", "sts.r_drop=1", "sts.binary_weight=0.5", "sts.awp=0.01"],
     "sts-folds": ["sts.max_steps=2", "sts.batch_size=9", "sts.learning_rate=1e-3",
                   "sts.eval_every=1", "sts.folds=2", "sts.use_dev=true", "sts.r_drop=1"],
     "distill": ["distill.max_steps=3", "distill.batch_size=9", "distill.learning_rate=1e-3",

@@ -23,7 +23,8 @@ CASES = {
                     *STAGES["nli"]],
     "sts": STAGES["sts"],
     "sts-cross": ["sts.head=cross", "sts.max_steps=3", "sts.batch_size=267",  # 535 rows: 1 is left
-                  "sts.learning_rate=1e-3", "sts.eval_every=3", "encoder.pooling=pooler"],
+                  "sts.learning_rate=1e-3", "sts.eval_every=3", "encoder.pooling=pooler",
+                  "sts.awp=0.01"],
     "sts-more": [*STAGES["sts"], "sts.ema=0.9", "sts.fgm=0.5", "sts.interpolate=0.6",
                  "sts.layer_decay=0.8", "sts.r_drop=1"],
 }

@@ -81,9 +81,9 @@ def read_teachers(config: Config, data: dict[str, str]) -> dict[Path, dict]:
 
     Refuses runs that know the labels of what is to be judged.
     """
-    if config.sts.folds and "sts" in config.chain:
-        raise UserError("sts.folds: expected 0 with distill in the chain, whose teachers know the "
-                        f"labels of the held pairs, got {config.sts.folds}")
+    if config.sts.folds and config.sts.held == "all" and "sts" in config.chain:
+        raise UserError("sts.folds: expected 0, or sts.held=dev, with distill in the chain, whose "
+                        f"teachers know train's labels, got {config.sts.folds}")
     teachers = read_members(config.distill.teachers, data, config.trial == "always",
                             key="distill.teachers", least=1)
     for folder, manifest in teachers.items():

@@ -66,6 +66,9 @@ def check_settings(settings: Sts, frame: pd.DataFrame) -> None:
         if settings.dropout == 0 and getattr(settings, name) != off:
             raise UserError(f"sts.{name}: expected {off} with sts.dropout=0, where all passes are "
                             f"alike, got {getattr(settings, name)}")
+    if settings.fgm and settings.awp:
+        raise UserError("sts.awp: expected 0 with sts.fgm, whose gradient it would discard, got "
+                        f"{settings.awp:g}")
     if -1 < settings.dropout < 0:
         raise UserError(f"sts.dropout: expected -1 or from 0 to 0.9, got {settings.dropout:g}")
     if settings.keep == "last" and settings.patience:

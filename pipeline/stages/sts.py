@@ -3,6 +3,7 @@
     python run.py stage=sts
     python run.py stage=sts chain=[sts] sts.head=bi    # without simcse, cosine of two vectors
     python run.py stage=sts sts.folds=5 sts.use_dev=true
+    python run.py stage=sts sts.folds=3 sts.use_dev=true sts.held=dev
 
 Labels are 0–1 inside and 0–5 outside. The best weights are those with the highest dev Pearson
 (cross head) or dev Spearman (bi head), measured several times an epoch over the whole set.
@@ -58,6 +59,8 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
     if settings.use_dev and not settings.folds:
         raise UserError("sts.use_dev: expected sts.folds of 2 or more with it (else no score is "
                         "left to choose by), got 0")
+    if settings.held == "dev" and not settings.use_dev:
+        raise UserError("sts.held: expected all without sts.use_dev=true, got dev")
     rows = competition.train
     if settings.use_dev:
         rows = pd.concat([competition.train, competition.dev], ignore_index=True)
@@ -65,7 +68,7 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
     calibration.require_groups("sts.calibrate", settings.calibrate, competition.dev)
     data = competition.hashes()
     if settings.folds:
-        check_folds(config, rows)
+        check_folds(config, competition.dev if settings.held == "dev" else rows)
         start = start_of(config, "sts")
         return carried_out(config, "sts", data, start, lambda run, accelerator: of_folds(
             config, run, competition, rows, data, start))
@@ -84,9 +87,9 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
     return carried_out(config, "sts", data, start, work)
 
 
-def check_folds(config: Config, rows: pd.DataFrame) -> None:
+def check_folds(config: Config, held: pd.DataFrame) -> None:
     """Refuses folds that cannot be made of these rows, or that another stage should start from."""
-    k, most = config.sts.folds, len(np.unique(groups(rows)))
+    k, most = config.sts.folds, len(np.unique(groups(held)))
     if k == 1 or k > most:
         raise UserError(f"sts.folds: expected 0 or from 2 to {most}, the number of groups of pairs "
                         f"that share no sentence, got {k}")
@@ -97,27 +100,40 @@ def check_folds(config: Config, rows: pd.DataFrame) -> None:
 def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFrame,
              data: dict[str, str], start: Start) -> State:
     """A model for every fold, each a run inside this run's folder, and their joint predictions."""
-    numbers = folds(rows, config.sts.folds, config.seed)
+    numbers = holding(config, competition, rows)
     members = [fold(config, run, competition, rows, numbers == number, number, data, start)
                for number in range(config.sts.folds)]
     seconds = sum(member.manifest()["seconds"] for member in members)
     if processes.rank() > 0:
         return State(seconds=seconds)
     held = [predictions(member, "held") for member in members]
+    facts: dict = {"folds": [{"n": len(table), "pearson": float(pearson(
+        table["prediction"].to_numpy(), table["label"].to_numpy()))} for table in held]}
     oof = pd.concat([table.assign(fold=number + 1) for number, table in enumerate(held)])
-    oof = oof.iloc[np.argsort(np.argsort(numbers, kind="stable"), kind="stable")]  # rows' order
-    raw, n = oof["prediction"].to_numpy(), len(competition.train)
+    order = np.argsort(numbers[numbers >= 0], kind="stable")
+    oof = oof.iloc[np.argsort(order, kind="stable")]  # the rows' order
+    raw, n = oof["prediction"].to_numpy(), len(oof)
+    if config.sts.use_dev:
+        n -= len(competition.dev)  # train's rows among them: all of it or none
     dev, recall = calibrated(config, run, competition.dev,
                              raw[n:] if config.sts.use_dev else mean_of(members, "dev"))
-    found = recall(raw[:n], competition.train)
-    oof["prediction"] = found = np.concatenate([found, dev]) if config.sts.use_dev else found
-    write_table(run.folder / "predictions" / "oof.csv", oof[["id", "fold", "label", "prediction"]])
+    if n:  # else it is dev alone, and has a file of its own
+        found = recall(raw[:n], competition.train)
+        oof["prediction"] = found = np.concatenate([found, dev]) if config.sts.use_dev else found
+        facts["oof"] = regression(oof["label"].to_numpy(), found)
+        write_table(run.folder / "predictions" / "oof.csv",
+                    oof[["id", "fold", "label", "prediction"]])
     test = recall(mean_of(members, "test"), competition.test)
-    write_results(run.folder, competition, dev, test, {
-        "oof": regression(oof["label"].to_numpy(), found),
-        "folds": [{"n": len(table), "pearson": float(pearson(
-            table["prediction"].to_numpy(), table["label"].to_numpy()))} for table in held]})
+    write_results(run.folder, competition, dev, test, facts)
     return State(seconds=seconds)
+
+
+def holding(config: Config, competition: Competition, rows: pd.DataFrame) -> np.ndarray:
+    """The number of the fold that holds each row (n,), from 0; -1: no fold does."""
+    k, seed = config.sts.folds, config.seed
+    if config.sts.held == "all":
+        return folds(rows, k, seed)
+    return np.concatenate([np.full(len(competition.train), -1), folds(competition.dev, k, seed)])
 
 
 def calibrated(config: Config, run: Run, dev: pd.DataFrame, raw: np.ndarray,
