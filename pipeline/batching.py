@@ -118,7 +118,7 @@ def shuffled(n: int, size: int, seed: int, epoch: int, drop_last: bool,
     return batches
 
 
-def by_tokens(lengths: np.ndarray, budget: int = 8192) -> Iterator[np.ndarray]:
+def by_tokens(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Batches for reading only: longest first, at most `budget` padded tokens each."""
     order = np.argsort(-lengths, kind="stable")
     start = 0

@@ -219,7 +219,8 @@ def outputs(model: nn.Module, width: int, source: Tokens, device: torch.device,
     was_training = model.training
     model.eval()
     found = np.zeros((len(source), width), np.float32)
-    batches, is_sharded = list(by_tokens(source.lengths)), sharding.is_sharded(model)
+    budget = 2048 if device.type == "cpu" else 8192  # tokens; more do not fit a CPU's caches
+    batches, is_sharded = list(by_tokens(source.lengths, budget)), sharding.is_sharded(model)
     # Shards cannot be gathered into inference tensors, which later training would meet again.
     with (nullcontext() if is_sharded else light_weights(model),
           torch.inference_mode(not is_sharded), torch.no_grad()):

@@ -7,6 +7,7 @@ Architectures whose attention is of another kind (DeBERTa) are run group by grou
 """
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pipeline.dropout import scaled_mask
 PACKABLE = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
 ATTENTION = "packed"
 GROUP_COST = 256  # tokens: what one more group costs, measured in padding that it must save
+RUN = 128  # tokens: where runs of one length have so many on average, nothing is laid out anew
 ROUND = 64  # tokens: a batch's count is a multiple; a CPU makes and keeps kernels for each count
 
 
@@ -39,6 +41,7 @@ class Batch:
     place: Tensor  # (T,) each token's padded place
     groups: list[tuple[int, int]]  # sequences and length of each group, in the order of index
     tokens: int
+    is_dense: bool  # no padding, and every token is in its padded place
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -66,10 +69,15 @@ def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
     lengths = np.array([len(sequence) for sequence in sequences])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-    ascending = np.argsort(lengths, kind="stable")
+    order = np.arange(len(lengths))
+    spans = runs(lengths)
+    is_dense = len(positions) >= RUN * len(spans)
+    if not is_dense:
+        order = np.argsort(lengths, kind="stable")
+        spans = cut_by_length(lengths[order])
     index, real, groups = [], [], []
-    for begin, end in cut_by_length(lengths[ascending]):
-        rows = ascending[begin:end]
+    for begin, end in spans:
+        rows = order[begin:end]
         longest = int(lengths[rows].max())
         places = np.arange(longest)[None, :]
         inside = places < lengths[rows][:, None]  # (n, L)
@@ -87,13 +95,18 @@ def pack(sequences: list[np.ndarray], first: np.ndarray | None = None) -> Batch:
     ids = np.concatenate(sequences).astype(np.int64)
     return Batch(*(part if part is None else torch.from_numpy(part) for part in
                    (ids, positions, types, lengths[:count], flat_index, flat_real, place)),
-                 groups, tokens)
+                 groups, tokens, is_dense)
+
+
+def runs(lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Where each run of equal lengths begins and ends."""
+    ends = [*(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
+    return list(pairwise([0, *ends]))
 
 
 def cut_by_length(ascending: np.ndarray) -> list[tuple[int, int]]:
     """Cuts sorted lengths where padding plus GROUP_COST a group is least (dynamic programme)."""
-    ends = np.append(np.flatnonzero(np.diff(ascending)) + 1, len(ascending))
-    starts = np.concatenate([[0], ends])
+    starts = np.array([0, *(end for _, end in runs(ascending))])
     best, cut = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     for k in range(1, len(starts)):
         cost = best[:k] + (starts[k] - starts[:k]) * int(ascending[starts[k] - 1]) + GROUP_COST
@@ -120,37 +133,47 @@ class Pad(torch.autograd.Function):
         return gradient.index_select(0, place), None, None
 
 
-def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None,
+def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: None,
               dropout: float = 0.0, scaling: float | None = None, batch: Batch | None = None,
               **_: Any) -> tuple[Tensor, None]:
     """Attention of packed sequences: (1, heads, T, d) three times to (1, T, heads, d)."""
     heads, width = query.shape[1], query.shape[3]
     # squeeze, and not x[0]: an index's gradient is a whole tensor of zeros with a copy in it.
-    padded = [Pad.apply(x.squeeze(0).transpose(0, 1).reshape(-1, heads * width), batch.index,
-                        batch.place) for x in (query, key, value)]  # (P, heads * d) each
+    padded = [x.squeeze(0).transpose(0, 1).reshape(-1, heads * width)
+              for x in (query, key, value)]  # (T, heads * d) each
+    masks = [None] * len(batch.groups)
+    if not batch.is_dense:
+        padded = [Pad.apply(x, batch.index, batch.place) for x in padded]  # (P, heads * d) each
+        masks = [real[:, None, None, :] for real in batch.masks()]
     scaling = width**-0.5 if scaling is None else scaling
     # split, and not slices: a slice's gradient is a whole tensor of zeros around its part.
     sizes, outputs = [n * length for n, length in batch.groups], []
     parts = zip(*(x.split(sizes) for x in padded), strict=True)
-    for part, (n, length), real in zip(parts, batch.groups, batch.masks(), strict=True):
+    for part, (n, length), mask in zip(parts, batch.groups, masks, strict=True):
         q, k, v = (x.view(n, length, heads, width).transpose(1, 2) for x in part)
         # (n, heads, L, d) each
-        context = attend(q, k, v, real[:, None, None, :], dropout, scaling)
+        context = attend(q, k, v, mask, dropout, scaling)
         outputs.append(context.transpose(1, 2).reshape(n * length, heads * width))
-    return torch.cat(outputs).index_select(0, batch.place).view(1, -1, heads, width), None
+    context = torch.cat(outputs)
+    if not batch.is_dense:
+        context = context.index_select(0, batch.place)
+    return context.view(1, -1, heads, width), None
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float,
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float,
            scaling: float) -> Tensor:
-    """Scaled-dot-product attention (n, heads, L, d).
+    """Scaled-dot-product attention (n, heads, L, d); mask: where keys are tokens, None: everywhere.
 
-    On a CPU plain products where a gradient is due: that of torch's own takes five times as long
-    there with a mask, and dropout masks are drawn faster.
+    On a CPU torch's own only to read with a mask. With a gradient it takes five times as long there
+    as plain products, whose dropout masks are drawn faster too; without a mask nearly twice.
     """
-    if query.device.type != "cpu" or not (dropout or torch.is_grad_enabled()):
+    is_reading = not (dropout or torch.is_grad_enabled())
+    if query.device.type != "cpu" or (is_reading and mask is not None):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
     weights = (query * scaling) @ key.transpose(2, 3)  # (n, heads, L, L)
-    weights = weights.masked_fill(~mask, torch.finfo(weights.dtype).min).softmax(dim=-1)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, torch.finfo(weights.dtype).min)
+    weights = weights.softmax(dim=-1)
     return (weights * scaled_mask(weights, dropout) if dropout else weights) @ value
 
 

@@ -237,7 +237,7 @@ class Tune:
     """A search for a training stage's best settings."""
 
     stage: str = key("sts", "the training stage whose dev score is raised",
-                     choices=["simcse", "nli", "sts"])
+                     choices=["simcse", "nli", "distill", "sts"])
     space: str = key("", "YAML file with the keys that vary and their ranges; empty: "
                          "configs/spaces/STAGE.yaml",
                      is_path=True)

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from pipeline import batching
 from pipeline.batching import by_tokens, shuffled, tokenise
 from pipeline.encoder import load_encoder
-from pipeline.packing import GROUP_COST, ROUND, cut_by_length
+from pipeline.packing import GROUP_COST, ROUND, RUN, cut_by_length, pack
 
 TRAIN = Path(__file__).resolve().parent.parent / "data" / "sample" / "train.csv"
 
@@ -167,6 +167,20 @@ def test_filler(kind, texts, pairs, tokenizer):
     assert len(counts) > 10
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize(("n", "is_dense"), [(RUN // 8 - 1, False), (RUN // 8, True)])
+def test_runs_of_one_length_are_left_as_they_are(n, is_dense, is_reversed):
+    """Where runs of RUN tokens or more stand, long ones first or last, nothing is padded."""
+    lengths = np.repeat([4, 8, 12], n)[::-1 if is_reversed else 1]
+    batch = pack([np.full(length, 7) for length in lengths])
+    assert batch.is_dense == is_dense
+    if is_dense:
+        runs = [(n, int(length)) for length in lengths[::n]]
+        assert batch.groups[:3] == runs
+        assert batch.real.all()
+        assert batch.index.tolist() == batch.place.tolist() == list(range(len(batch.ids)))
+
+
 def test_cuts_are_optimal():
     """No way of cutting sorted rows costs less in padding and groups: tried by brute force."""
     random = np.random.default_rng(0)
@@ -226,7 +240,7 @@ def test_by_tokens(budget):
     assert (np.diff(lengths[order]) <= 0).all()
     assert all(len(rows) == 1 or len(rows) * lengths[rows].max() <= budget for rows in batches)
     assert all((len(rows) + 1) * lengths[rows].max() > budget for rows in batches[:-1])
-    assert list(by_tokens(np.zeros(0, int))) == []
+    assert list(by_tokens(np.zeros(0, int), budget)) == []
 
 
 def test_shuffled_by_weight():

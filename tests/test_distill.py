@@ -20,6 +20,7 @@ from pipeline.stages import distill
 
 DISTILL = ["distill.pairs=40", "distill.batch_size=8", "distill.max_steps=6",
            "distill.eval_every=3", "distill.learning_rate=1e-3"]
+MADE = {"silver.csv", "predictions/dev.csv", "model/head.json"}  # beside what every run has
 
 
 @pytest.fixture
@@ -46,11 +47,11 @@ def named(*folders: Path) -> str:
     return f"distill.teachers=[{','.join(map(str, folders))}]"
 
 
-def test_labels_are_the_teachers_mean(command, words, teachers, tmp_path):
+def test_labels_are_the_teachers_mean(command, words, competition, teachers, tmp_path):
     """Every pair has the mean of what stage=predict says of it for each teacher."""
     done(command, "stage=distill", *words, "chain=[distill]", named(*teachers))
     run = only(tmp_path / "runs/distill")
-    assert files_of(run) == RUN | {"silver.csv", "model/head.json", "model/head.safetensors"}
+    assert files_of(run) == RUN | MADE | {"model/head.safetensors"}
     silver = read_csv(run / "silver.csv")
     silver.drop(columns="label").to_csv(tmp_path / "silver.csv", index=False)
     each = []
@@ -62,7 +63,11 @@ def test_labels_are_the_teachers_mean(command, words, teachers, tmp_path):
     metrics = read_json(run / "metrics.json")
     assert metrics["pairs"] == len(silver)
     assert metrics["steps"] == 6
-    assert metrics["dev"]["n"] == 24
+    dev = read_csv(run / "predictions/dev.csv")
+    assert dev["id"].tolist() == read_csv(competition / "dev.csv")["id"].tolist()
+    assert metrics["dev"]["n"] == len(dev) == 24
+    assert metrics["dev"]["pearson"]["value"] == pytest.approx(
+        dev["prediction"].corr(dev["label"]), abs=1e-5)
     assert f"distill: {len(silver)} pairs, as the teachers see them: 0-1: " in (
         run / "log.txt").read_text(encoding="utf-8")
 
@@ -162,7 +167,7 @@ def test_student_learns_its_teachers(command, words, teachers, tmp_path, head):
     run = only(tmp_path / "runs/distill")
     losses = [line["loss"] for line in read_history(run / "history.jsonl") if "loss" in line]
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
-    assert files_of(run) == RUN | {"silver.csv", "model/head.json"} | (
+    assert files_of(run) == RUN | MADE | (
         {"model/head.safetensors"} if head == "cross" else set())
 
 
@@ -282,3 +287,17 @@ def test_folds_of_dev_after_it(command, words, teachers, tmp_path):
     assert len(members) == 2
     for member in members:
         assert read_json(member / "manifest.json")["shape"]["start"] == {"run": student}
+
+
+def test_tuned(command, words, teachers, tmp_path):
+    """A study over its keys: every trial is a student, the best of them the study's."""
+    space = tmp_path / "space.yaml"
+    space.write_text("distill.learning_rate: {low: 1e-4, high: 1e-2, log: true}\n",
+                     encoding="utf-8")
+    done(command, "stage=tune", "tune.stage=distill", *words, "chain=[distill]", named(*teachers),
+         f"tune.space={space}", "tune.trials=2", "tune.finalist_seeds=[]", "name=students")
+    trials = read_csv(only(tmp_path / "runs/tune") / "trials.csv")
+    scores = [read_json(tmp_path / folder / "metrics.json")["dev"]["pearson"]["value"]
+              for folder in trials["run"]]
+    assert trials["value"].tolist() == pytest.approx(scores, abs=1e-6)
+    assert scores[0] != scores[1]

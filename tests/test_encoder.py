@@ -77,11 +77,15 @@ def test_pooler_is_refused_where_there_is_none(kind, make_encoder):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("training", [False, True])
-def test_gradients(kind, training, make_encoder, tokenizer):
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_gradients(kind, training, is_dense, make_encoder, tokenizer):
     """Every weight's gradient is that of a padded batch; also while training, nothing dropped."""
     encoder = load(make_encoder, kind, pooling="mean", dropout=1e-9).train(training)
     plain = AutoModel.from_pretrained(make_encoder(kind)).eval()
     texts = TEXTS * 20  # enough for several groups of like length
+    if is_dense:  # in runs that need no padding
+        texts = sorted(TEXTS * 50)
+    assert encoder.tokens(texts).batch(np.arange(len(texts))).is_dense == is_dense
     weights = torch.linspace(-1, 1, len(texts) * 32).view(len(texts), 32)
     padded = tokenizer(texts, padding=True, return_tensors="pt")
     mask = padded["attention_mask"][..., None]

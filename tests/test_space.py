@@ -99,7 +99,7 @@ def test_no_file(tmp_path):
         read_space(tmp_path / "none.yaml", ["sts"], Config())
 
 
-@pytest.mark.parametrize("stage", ["sts", "simcse"])
+@pytest.mark.parametrize("stage", ["sts", "distill", "nli", "simcse"])
 @pytest.mark.parametrize("preset", [name for name in presets() if name != "debug"])
 def test_shipped(stage, preset):
     """The shipped spaces hold every preset's settings, vary their stage alone, explain each key."""

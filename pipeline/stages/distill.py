@@ -35,7 +35,7 @@ from pipeline.silver import FILE, balanced, candidates, own_pairs
 from pipeline.stages.chain import carried_out, read_data, start_of
 from pipeline.stages.fitting import fit
 from pipeline.stages.predict import predicted
-from pipeline.stages.sts import print_scores, write_table
+from pipeline.stages.sts import print_scores, write_predictions, write_table
 from pipeline.training import Watch
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
         state, found = fit(part, run, accelerator, start, pairs, competition.dev,
                            {"dev": competition.dev}, watch)
         if processes.rank() == 0:
+            write_predictions(run.folder / "predictions" / "dev.csv", competition.dev, found["dev"])
             scores = regression(competition.dev["label"].to_numpy(), found["dev"])
             write_json(run.folder / "metrics.json", {
                 "dev": scores, "best_step": state.best_step, "steps": state.step,
