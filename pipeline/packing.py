@@ -3,6 +3,7 @@
 An encoder's linear layers, norms and activations do not care where a sequence ends; attention
 does. So a batch's tokens run through the layers as one long row (1, T), and attention alone lays
 them out in a few padded groups of like length. The result equals a padded batch's to rounding.
+Where sequences of one length stand together, as in reading longest first, they stay as they are.
 Architectures whose attention is of another kind (DeBERTa) are run group by group instead.
 """
 
