@@ -1,7 +1,7 @@
 """Adversarial training: another gradient where a small shift of weights makes the loss grow.
 
     python run.py stage=sts sts.fgm=0.5
-    python run.py stage=sts sts.awp=0.005
+    python run.py stage=sts sts.awp=0.0002
 """
 
 import math

@@ -147,7 +147,7 @@ class Sts(Training):
     fgm: float = key(0.0, "size of the adversarial shift of the word embeddings (FGM), such as "
                           "0.5; doubles the time; 0: none", at_least=0)
     awp: float = key(0.0, "size of the adversarial shift of every weight matrix (AWP), as a share "
-                          "of its norm, such as 0.005; doubles the time; 0: none", at_least=0)
+                          "of its norm, such as 0.0002; doubles the time; 0: none", at_least=0)
     r_drop: float = key(0.0, "weight of the squared difference of two passes with other dropout "
                              "masks (R-Drop); doubles the time; 0: one pass", at_least=0)
     dropout_samples: int = key(1, "of a cross head; dropout masks of each pair's vector, whose "
