@@ -292,7 +292,7 @@ def test_folds_of_dev_after_it(command, words, teachers, tmp_path):
 def test_tuned(command, words, teachers, tmp_path):
     """A study over its keys: every trial is a student, the best of them the study's."""
     space = tmp_path / "space.yaml"
-    space.write_text("distill.learning_rate: {low: 1e-4, high: 1e-2, log: true}\n",
+    space.write_text("distill.learning_rate: {low: 3e-4, high: 1e-3}\n",
                      encoding="utf-8")
     done(command, "stage=tune", "tune.stage=distill", *words, "chain=[distill]", named(*teachers),
          f"tune.space={space}", "tune.trials=2", "tune.finalist_seeds=[]", "name=students")

@@ -113,7 +113,7 @@ def test_values_of_the_command_line(configs, word, value):
     ("preset=ofline", "preset: expected one of mine, offline, roberta-large, got 'ofline'; did "
                       "you mean offline?"),
     ("preset=../base", "preset: expected one of mine, offline, roberta-large, got '../base'"),
-    ("sts.hed=bi", "unknown key 'sts.hed'; did you mean sts.head? (python run.py help lists them)"),
+    ("sts.hea=bi", "unknown key 'sts.hea'; did you mean sts.head? (python run.py help lists them)"),
     ("qqqq=1", "unknown key 'qqqq' (python run.py help lists them)"),
     ("--seed=3", "unknown key '--seed'; did you mean seed? (python run.py help lists them)"),
     ("seed", "argument 'seed': expected key=value, such as seed=VALUE, without spaces around ="),
@@ -139,7 +139,7 @@ def test_seed_is_within_what_numpy_takes(configs):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("sede: 1\n", "unknown key 'sede'; did you mean seed?"),
-    ("sts:\n  hed: bi\n", "unknown key 'sts.hed'; did you mean sts.head?"),
+    ("sts:\n  hea: bi\n", "unknown key 'sts.hea'; did you mean sts.head?"),
     ("encoder: klue/roberta-large\n", "unknown key 'encoder'"),
     ("seed: true\n", "seed: expected int, got True"),
     ("seed:\n", "seed: expected int, got None"),
