@@ -12,6 +12,7 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
+from filelock import FileLock
 from toy import small
 
 from pipeline.config import Config
@@ -39,20 +40,22 @@ def toy_run(part: Config, watch: Callable | None) -> Run:
     noise = np.random.default_rng(0).normal(size=len(labels))
     other = np.random.default_rng(part.seed).normal(size=len(labels))
     dev = np.clip(labels + miss * noise + 0.1 * other, 0, 5)
-    run = Run(Path(part.runs_dir) / "sts" / f"{part.name}-", {
-        "stage": "sts", "seed": part.seed, "start": {}, "settings": repr(part.sts)})
-    run.folder = Path(f"{run.folder}{identity(run.shape)}")
-    run.begin("", "", {})
-    for number in (1, 2, 3):
-        scores = {"pearson": float(pearson(dev, labels)) * number / 3, "spearman": 0.0}
-        if watch and watch(number, scores) and number < 3:
-            raise Pruned(run.folder, number)
-    write_text(run.model / "weights", "many bytes")
-    score = {"value": float(pearson(dev, labels)), "low": -1.0, "high": 1.0}
-    write_json(run.folder / "metrics.json", {"dev": {"pearson": score, "spearman": score}})
-    write_text(run.folder / "predictions" / "dev.csv",
-               pd.DataFrame({"label": labels, "prediction": dev}).to_csv(index=False))
-    run.finish(1.0)
+    shape = {"stage": "sts", "seed": part.seed, "start": {}, "settings": repr(part.sts)}
+    folder, mark = Path(part.runs_dir) / "sts", identity(shape)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Run(folder / f"{part.name}-{mark}", shape)
+    with FileLock(folder / f".{mark}.lock"):  # as a stage has it: others tidy up meanwhile
+        run.begin("", "", {})
+        for number in (1, 2, 3):
+            scores = {"pearson": float(pearson(dev, labels)) * number / 3, "spearman": 0.0}
+            if watch and watch(number, scores) and number < 3:
+                raise Pruned(run.folder, number)
+        write_text(run.model / "weights", "many bytes")
+        score = {"value": float(pearson(dev, labels)), "low": -1.0, "high": 1.0}
+        write_json(run.folder / "metrics.json", {"dev": {"pearson": score, "spearman": score}})
+        write_text(run.folder / "predictions" / "dev.csv",
+                   pd.DataFrame({"label": labels, "prediction": dev}).to_csv(index=False))
+        run.finish(1.0)
     return run
 
 
