@@ -24,7 +24,7 @@ def shifted(model: nn.Module, epsilon: float) -> Iterator[None]:
     """
     weight = next(module for module in model.modules() if isinstance(module, nn.Embedding)).weight
     with restored([weight]):
-        climb(weight, epsilon)
+        climb([weight], [epsilon])
         yield
 
 
@@ -37,16 +37,18 @@ def perturbed(model: nn.Module, gamma: float) -> Iterator[None]:
     """
     weights = [weight for weight in model.parameters() if weight.ndim > 1]
     with restored(weights):
-        for weight in weights:
-            climb(weight, gamma * float(sharding.plain(weight.detach().norm())))
+        climb(weights, [gamma * norm for norm in sharding.norms(weights)])
         yield
 
 
-def climb(weight: nn.Parameter, size: float) -> None:
-    """Shifts a weight by so much along its gradient; one without a finite gradient stays."""
-    norm = 0.0 if weight.grad is None else float(sharding.plain(weight.grad.norm()))
-    if 0 < norm < math.inf:
-        with torch.no_grad():
+@torch.no_grad()
+def climb(weights: list[nn.Parameter], sizes: list[float]) -> None:
+    """Shifts weights by so much along their gradients; one without a finite gradient stays."""
+    there = [(weight, size) for weight, size in zip(weights, sizes, strict=True)
+             if weight.grad is not None]
+    norms = sharding.norms([weight.grad for weight, _ in there])
+    for (weight, size), norm in zip(there, norms, strict=True):
+        if 0 < norm < math.inf:
             weight.add_(size * weight.grad / norm)
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -94,6 +95,19 @@ def is_sharded(model: nn.Module) -> bool:
 def plain(tensor: Tensor) -> Tensor:
     """The tensor, gathered if it is in shards."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def norms(tensors: list[Tensor]) -> list[float]:
+    """Euclidean norms of tensors, all in shards or none of them; one exchange and one wait."""
+    if not tensors:
+        return []
+    parts = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    squares = torch.stack([torch.linalg.vector_norm(part.detach(), dtype=torch.float32)
+                           for part in parts]).square()
+    found = squares.cpu().numpy()
+    if parts[0] is not tensors[0]:
+        found = processes.summed(found, squares.device)
+    return np.sqrt(found).tolist()
 
 
 def whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -221,6 +221,9 @@ def test_unsharded_nothing_happens(monkeypatch):
     weight = model.weight
     assert not sharding.is_sharded(model)
     assert sharding.plain(weight) is weight
+    assert sharding.norms([weight, model.bias]) == pytest.approx(
+        [weight.norm().item(), model.bias.norm().item()])
+    assert sharding.norms([]) == []
     assert sharding.whole({"a": weight}) == {"a": weight}
     sharding.gather(model)
     assert model.weight is weight
