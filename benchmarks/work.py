@@ -29,7 +29,7 @@ class Work:
     @cached_property
     def reading(self) -> Any:
         """Pooling, prefix and length, what is "auto" taken from the encoder's folder."""
-        from pipeline.encoder import Reading, recorded
+        from pipeline.reading import Reading, recorded
 
         own = recorded(self.encoder)
         return Reading(own.pooling if self.pooling == "auto" else self.pooling,

@@ -28,9 +28,9 @@ def contradictions(frame: pd.DataFrame, apart: float = 1.0) -> list[tuple[int, i
             for low, high, least, most in apart_pairs.itertuples(index=False)]
 
 
-def leaks(train: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """The other set's rows whose pair is in train too, maybe swapped."""
-    return other[pair_keys(other).isin(pair_keys(train))]
+def leaks(known: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """The other set's rows whose pair is in the known one too, maybe swapped."""
+    return other[pair_keys(other).isin(pair_keys(known))]
 
 
 def shared_sentences(train: pd.DataFrame, other: pd.DataFrame) -> float:
@@ -75,11 +75,14 @@ def findings(competition: Competition, folder: Path) -> list[str]:
         if frame["label"].nunique() == 1:
             lines.append(f"{file}: all labels are {frame['label'].iloc[0]:g}: no correlation can "
                          "be measured")
-    for name in ("dev", "test"):
-        other: pd.DataFrame = getattr(competition, name)
-        if len(both := leaks(competition.train, other)):
-            lines.append(f"{folder / name}.csv: LEAK: {len(both)} pairs are in train too, maybe "
+    for known, name in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        if len(both := leaks(getattr(competition, known), getattr(competition, name))):
+            lines.append(f"{folder / name}.csv: LEAK: {len(both)} pairs are in {known} too, maybe "
                          f"swapped ({rows_shown(both)}): the {name} score will be too high")
+    highest = {name: getattr(competition, name)["label"].max() for name in ("train", "dev")}
+    if min(highest.values()) <= 1 < max(highest.values()):
+        lines.append(f"{folder}: labels go to {highest['train']:g} in train.csv and to "
+                     f"{highest['dev']:g} in dev.csv: both are taken for 0 to 5")
     unseen = set(competition.test["source"]) - set(competition.train["source"])
     if unseen and unseen != {""}:
         lines.append(f"{folder / 'test.csv'}: sources that train does not have: "

@@ -151,6 +151,12 @@ def save(folder: Path, raw: np.ndarray, frame: pd.DataFrame) -> None:
         save_file({"idf": surface.weights.idf_}, aside)
 
 
+def sources_of(folder: Path) -> set[str]:
+    """The sources that a saved calibration is fitted on, "" for none."""
+    table = pd.read_csv(folder / FITTED_ON, dtype={"source": str}, keep_default_na=False)
+    return set(table["source"])
+
+
 def recalled(folder: Path, kind: str) -> Callable[[np.ndarray, pd.DataFrame], np.ndarray]:
     """A saved calibration: raw predictions (n,) and the pairs' frame to labels."""
     if kind == "none":

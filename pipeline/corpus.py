@@ -11,7 +11,7 @@ import pandas as pd
 from pipeline.data import PART, SENTENCES
 from pipeline.errors import UserError
 from pipeline.hashes import hashes, known, merged
-from pipeline.tables import is_empty, read_tables
+from pipeline.tables import is_empty, read_tables, text_encoding
 
 TEXT_COLUMNS = [*SENTENCES, "sentence", "text", "premise", "hypothesis"]
 
@@ -41,15 +41,10 @@ def extra_sentences(path: Path) -> Iterator[str]:
     if path.suffix not in (".txt", ".csv"):
         raise UserError(f"{path}: expected a .txt or a .csv of sentences, got {path.suffix!r}")
     if path.suffix == ".txt":
-        try:
-            with open(path, encoding="utf-8-sig") as lines:
-                for line in lines:
-                    if not is_empty(line):
-                        yield unicodedata.normalize("NFC", line.strip())
-        except FileNotFoundError:
-            raise UserError(f"{path}: expected a file, got none") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{path}: expected UTF-8 text, got other bytes") from None
+        with open(path, encoding=text_encoding(path)) as lines:
+            for line in lines:
+                if not is_empty(line):
+                    yield unicodedata.normalize("NFC", line.strip())
         return
     header = list(next(read_tables(path, 1)))[:-1]
     columns = [name for name in TEXT_COLUMNS if name in header]

@@ -20,6 +20,7 @@ from pipeline.hashes import hashes, known, merged
 from pipeline.tables import first, is_empty, read_table, read_tables, require
 
 SENTENCES = ["sentence_1", "sentence_2"]
+OPTIONAL = ("source", "binary-label")  # columns that a file may lack
 PART = 10_000  # rows of a file that are read, scored and written at a time
 LOWEST, HIGHEST = 0.0, 5.0
 SIGNED = re.compile(r"[+-][0-9]+([.][0-9]+)?")
@@ -78,10 +79,20 @@ def pairs_in_parts(path: Path, labelled: bool, size: int | None,
     What is kept of the parts before is 8 bytes a row: hashes of their ids.
     """
     seen = np.zeros(0, np.uint64)
-    for table in read_tables(path, size, notes):
+    for part, table in enumerate(read_tables(path, size, notes)):
+        if part == 0 and notes is not None:
+            notes += misspelt(path, list(table))
         check_pairs(path, table, labelled)
         seen = with_new_ids(path, table, seen)
         yield completed(path, table, labelled)
+
+
+def misspelt(path: Path, header: list[str]) -> list[str]:
+    """A line for every column that is not read, but for a capital or a line would be."""
+    meant = {name: re.sub("[ _]", "-", name.lower()) for name in header}
+    return [f"{path}: column {name!r} is not read; the name would be {other!r}"
+            for name, other in meant.items()
+            if other in OPTIONAL and other not in header]
 
 
 def is_labelled(path: Path) -> bool:
@@ -167,7 +178,7 @@ def numbers(table: pd.DataFrame, path: Path, column: str) -> pd.Series:
 def submission_order(path: Path, ids: list[str]) -> list[str]:
     """The sample submission's ids in its order; they must be the test set's."""
     table = read_table(path)
-    require(table, path, ["id"])
+    require(table, path, ["id", "target"])
     check_ids(path, table, ids)
     return table["id"].tolist()
 

@@ -1,14 +1,12 @@
 """A pretrained encoder with its pooling: load, run on batches, save as a Hugging Face folder.
 
-Pooling, prefix and maximum length are part of a saved model: they stand in
-`sentence_encoder.json` beside the weights and are read back, never guessed.
+A saved one has its Reading beside the weights.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -25,21 +23,11 @@ from pipeline.errors import UserError
 from pipeline.files import sha256, write_json
 from pipeline.hardware import light_weights
 from pipeline.hub import from_hub
-from pipeline.packing import Batch, hidden_states, use_packing
+from pipeline.packing import Batch, first_position, hidden_states, use_packing
+from pipeline.reading import RECORD, Reading, reading_of
 
 log = logging.getLogger(__name__)
-RECORD = "sentence_encoder.json"
-POOLINGS = ("cls", "cls_mlp", "mean", "first_last_mean", "pooler")
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How an encoder reads a sentence and makes a vector of it."""
-
-    pooling: str = "mean"
-    prefix: str = ""
-    max_length: int = 128
 
 
 class Encoder(nn.Module):
@@ -52,7 +40,7 @@ class Encoder(nn.Module):
         self.width = config.hidden_size
         self.own_dropout = {name: getattr(config, name) for name in DROPOUTS
                             if hasattr(config, name)}
-        # SimCSE's MLP over the first token: in training only, and never saved.
+        # SimCSE's MLP over the first token: in contrastive training only, and never saved.
         self.mlp = (nn.Sequential(nn.Linear(self.width, self.width), nn.Tanh())
                     if reading.pooling == "cls_mlp" else None)
         self.has_types = getattr(config, "type_vocab_size", 0) > 1
@@ -74,6 +62,11 @@ class Encoder(nn.Module):
         is_pair = file is None and bool(texts) and not isinstance(texts[0], str)
         return tokenise(texts, self.tokenizer, self.reading.max_length, self.reading.prefix, file,
                         types=is_pair and self.has_types)
+
+    def without_mlp(self) -> "Encoder":
+        """This encoder, without SimCSE's MLP: a head has to learn from what it will be given."""
+        self.mlp = None
+        return self
 
     def add_tokens(self, texts: Iterable[str]) -> None:
         """Makes each text one special token, with the mean of all embeddings; known ones stay."""
@@ -115,7 +108,7 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-    reading = recorded(path)
+    reading = reading_of(path, pooling, prefix, max_length)
     config = from_hub(AutoConfig, path)
     own = {name: getattr(config, name) for name in DROPOUTS if hasattr(config, name)}
     if dropout is not None and not own:
@@ -124,9 +117,6 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     if dropout is not None:
         for name in own:
             setattr(config, name, dropout)
-    reading = Reading(reading.pooling if pooling == "auto" else pooling,
-                      reading.prefix if prefix == "auto" else prefix,
-                      max_length or reading.max_length)
     check_length(path, config, reading.max_length)
     options = pooler_option(path, config, reading.pooling)
     backbone, loading = from_hub(AutoModel, path, config=config, dtype=torch.float32,
@@ -149,27 +139,9 @@ def load_encoder(path: str, pooling: str = "auto", prefix: str = "auto", max_len
     return encoder
 
 
-def recorded(path: str) -> Reading:
-    """What the model's folder records, else the defaults."""
-    file = Path(path) / RECORD
-    if not file.exists():
-        return Reading()
-    try:
-        reading = Reading(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{file}: expected pooling, prefix and max_length, got: {error}") from None
-    if (reading.pooling not in POOLINGS or not isinstance(reading.prefix, str)
-            or not isinstance(reading.max_length, int)):
-        raise UserError(f"{file}: expected pooling (one of {', '.join(POOLINGS)}), a prefix and a "
-                        f"whole max_length, got {reading}")
-    return reading
-
-
 def check_length(path: str, config: Any, max_length: int) -> None:
     """Refuses more tokens than the encoder has positions for."""
-    positions = getattr(config, "max_position_embeddings", 0)
-    if "roberta" in config.model_type:  # its positions start after the padding id
-        positions -= config.pad_token_id + 1
+    positions = getattr(config, "max_position_embeddings", 0) - first_position(config)
     if positions > 0 and max_length > positions:
         raise UserError(f"encoder.max_length: expected {positions} or less for {path}, "
                         f"got {max_length}")

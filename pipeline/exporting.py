@@ -20,11 +20,12 @@ from transformers import AutoConfig
 
 from pipeline.corpus import sentence_table
 from pipeline.data import HIGHEST, SENTENCES
-from pipeline.encoder import embed, load_encoder, pooler_option, recorded
+from pipeline.encoder import embed, load_encoder, pooler_option
 from pipeline.errors import UserError
 from pipeline.heads import PairScorer, load_scorer, raw_scores, to_labels
 from pipeline.hub import from_hub, quiet
 from pipeline.metrics import normalised
+from pipeline.reading import recorded
 
 CPU = torch.device("cpu")  # in fp32, where the two libraries differ by rounding alone
 LEAST_COSINE = 0.99999

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from pipeline.encoder import recorded
 from pipeline.errors import UserError
 from pipeline.hub import from_hub
+from pipeline.reading import recorded
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 FILE = "onnx/model.onnx"

@@ -104,7 +104,7 @@ class PairClassifier(nn.Module):
 
     def __init__(self, encoder: Encoder, head: str, classes: int) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head = encoder.without_mlp(), head
         self.dropout = Dropout(encoder.own_dropout.get("hidden_dropout_prob", 0.1))
         self.linear = linear(encoder.width * (1 if head == "cross" else 3), classes)
 
@@ -128,7 +128,7 @@ class PairScorer(nn.Module):
                  dropout_samples: int = 1) -> None:
         """dropout_samples: with a cross head, dropout masks of each vector in training."""
         super().__init__()
-        self.encoder, self.head, self.reading = encoder, head, reading
+        self.encoder, self.head, self.reading = encoder.without_mlp(), head, reading
         self.dropout_samples = dropout_samples
         self.scale, self.shift = 1.0, 0.0
         encoder.add_tokens(map(source_token, reading.sources))
@@ -178,13 +178,18 @@ class PairScorer(nn.Module):
                                      **asdict(self.reading)})
 
 
-def load_scorer(folder: Path) -> PairScorer:
-    """A finished run's model with its head."""
+def read_record(folder: Path) -> dict:
+    """What stands beside a scorer's weights: its head, scale and reading."""
     file = folder / RECORD
     if not file.exists():
         raise UserError(f"{file}: expected a model that scores pairs (a finished sts run), "
                         "got none")
-    record = json.loads(file.read_text(encoding="utf-8"))
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def load_scorer(folder: Path) -> PairScorer:
+    """A finished run's model with its head."""
+    record = read_record(folder)
     reading = PairReading(record.get("sources", []), record.get("both_orders", False))
     scorer = PairScorer(load_encoder(str(folder)), record["head"], reading)
     scorer.scale, scorer.shift = record["scale"], record["shift"]

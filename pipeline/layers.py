@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline.config import KEYS, SAMPLE, Config
 from pipeline.errors import UserError, nearest
 from pipeline.sections import Data
+from pipeline.stages import STAGES, TRAINING
 
 CONFIGS = SAMPLE.parent.parent / "configs"
 # What the YAML parser raises: 2024-13-45 looks like a date, a thousand brackets are too deep,
@@ -152,24 +153,38 @@ def load(words: list[str]) -> Config:
     """The configuration that the command line asks for, layers and trial mode resolved."""
     given = dict(parse(word) for word in words)
     base = read_layer(CONFIGS / "base.yaml") if (CONFIGS / "base.yaml").exists() else {}
-    asked = base | given
+    preset = (base | given).get("preset", "")
+    path, layer = layer_of(preset)
+    asked = base | layer | given
     is_trial = wants_trial(asked)
-    preset = asked.get("preset", "")
     if not preset and "encoder.path" not in asked:
         preset = "offline" if is_trial else "roberta-large"
-    path = preset_path(preset) if preset else None
+        path, layer = layer_of(preset)
     config = OmegaConf.structured(Config)
     apply(config, base, f"{CONFIGS / 'base.yaml'}: ")
-    if path:
-        apply(config, read_layer(path), f"{path}: ")
+    apply(config, layer, f"{path}: ")
     apply(config, given, "")
     resolved: Config = OmegaConf.to_object(config)
     resolved.preset = preset
     resolved.trial = "always" if is_trial else "never"
     if is_trial:
         resolved.data.dir = os.path.relpath(SAMPLE)
+    if resolved.force and resolved.stage in set(STAGES) - {"help", *TRAINING}:
+        raise UserError(f"force: expected false with stage={resolved.stage}, got true; it makes "
+                        f"{', '.join(TRAINING)} train anew, one of which has to be the stage")
     resolved.name = resolved.name or own_name(resolved)
     return resolved
+
+
+def layer_of(preset: str) -> tuple[Path | None, dict[str, Any]]:
+    """A preset's file and settings; none of both for no preset."""
+    if not preset:
+        return None, {}
+    path = preset_path(preset)
+    layer = read_layer(path)
+    if "preset" in layer:
+        raise UserError(f"{path}: expected no preset in a preset, got {layer['preset']!r}")
+    return path, layer
 
 
 def own_name(config: Config) -> str:

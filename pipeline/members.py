@@ -75,27 +75,32 @@ def read_predictions(folder: Path, name: str, frame: pd.DataFrame) -> np.ndarray
     return values.to_numpy(float)
 
 
-def rows_of(name: str, members: list[Path], frame: pd.DataFrame) -> Rows:
-    """Every member's predictions of a labelled frame; name: dev or oof."""
+def rows_of(name: str, members: list[Path], frames: list[pd.DataFrame]) -> Rows:
+    """Every member's predictions of a labelled frame; name: dev or oof.
+
+    frames: of each member, the rows in its file; the shortest, which the others begin with, counts.
+    """
+    frame = min(frames, key=len)
     labels = frame["label"].to_numpy(float)
     if np.ptp(labels) == 0:
         raise UserError(f"{name}: expected labels that differ, got {labels[0]:g} in every row")
     return Rows(frame, labels,
-                np.stack([read_predictions(folder, name, frame) for folder in members]))
+                np.stack([read_predictions(folder, name, own)[:len(frame)]
+                          for folder, own in zip(members, frames, strict=True)]))
 
 
 def labelled_rows(members: list[Path], competition: Competition) -> dict[str, Rows]:
     """`dev`, and before it `oof` where all members have out-of-fold predictions.
 
-    The rows of oof are those of train, or of train and then dev where dev was trained on too; its
-    frame's column `part` says which.
+    The rows of oof are those of train, and then dev's where every member was trained on dev too;
+    its frame's column `part` says which.
     """
-    dev = rows_of("dev", members, competition.dev)
+    dev = rows_of("dev", members, [competition.dev] * len(members))
     files = [folder / "predictions" / "oof.csv" for folder in members]
     if not all(file.exists() for file in files):
         return {"dev": dev}
     kept = ["id", "sentence_1", "sentence_2", "label", "part"]
-    frame = competition.train.assign(part="train")[kept]
-    if len(read_table(files[0])) > len(frame):
-        frame = pd.concat([frame, competition.dev.assign(part="dev")[kept]], ignore_index=True)
-    return {"oof": rows_of("oof", members, frame), "dev": dev}
+    train = competition.train.assign(part="train")[kept]
+    both = pd.concat([train, competition.dev.assign(part="dev")[kept]], ignore_index=True)
+    frames = [both if len(read_table(file)) > len(train) else train for file in files]
+    return {"oof": rows_of("oof", members, frames), "dev": dev}

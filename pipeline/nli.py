@@ -7,6 +7,7 @@ CSV with the columns premise, hypothesis, label.
 import csv
 import io
 import json
+import re
 import unicodedata
 from pathlib import Path
 
@@ -14,9 +15,19 @@ import numpy as np
 import pandas as pd
 
 from pipeline.errors import UserError
-from pipeline.tables import LONGEST, decoded, first, is_empty, read_table, require
+from pipeline.tables import (
+    LONGEST,
+    check_once,
+    decoded,
+    first,
+    is_empty,
+    read_table,
+    renamed,
+    require,
+)
 
 LABELS = ["entailment", "neutral", "contradiction"]
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no text, but JSON can write it
 NAMES = {"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"}
 
 
@@ -48,13 +59,14 @@ def read_nli(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def read_file(path: Path) -> pd.DataFrame:
     """One file's pairs; rows whose label is `-` (annotators disagreed) are left out."""
     table = {".csv": read_table, ".tsv": read_tsv, ".json": read_json}[path.suffix](path)
-    table = table.rename(columns=NAMES)
+    table = renamed(table, path, NAMES)
     require(table, path, ["premise", "hypothesis", "label"])
     columns = ["premise", "hypothesis", "label"]
-    table[columns] = table[columns].fillna("").astype(str)
+    table[columns] = table[columns].fillna("")
+    table["label"] = table["label"].astype(str)
     table = table[table["label"] != "-"]
     for column in ("premise", "hypothesis"):
-        empty = table[column].map(is_empty)
+        empty = table[column].map(lambda text: not isinstance(text, str) or is_empty(text))
         if empty.any():
             raise UserError(f"{path}: row {first(table, empty)}: expected text in {column}, "
                             f"got {table.loc[empty, column].iloc[0]!a}")
@@ -75,6 +87,7 @@ def read_tsv(path: Path) -> pd.DataFrame:
     except csv.Error as error:
         raise UserError(f"{path}: row {reader.line_num}: expected cells on one line, got: "
                         f"{error}") from None
+    check_once(path, lines[0])
     rows = [(number, line) for number, line in enumerate(lines[1:], start=2) if line]
     for number, line in rows:
         if len(line) != len(lines[0]):
@@ -93,6 +106,10 @@ def read_json(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: expected JSON, got: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path}: expected a JSON list of objects")
+    for number, row in enumerate(rows, 1):
+        for name, value in row.items():
+            if isinstance(value, str) and SURROGATE.search(value):
+                raise UserError(f"{path}: row {number}: expected text in {name}, got {value!a}")
     table = pd.DataFrame([{name: unicodedata.normalize("NFC", value) if isinstance(value, str)
                            else value for name, value in row.items()} for row in rows])
     return table.assign(row=np.arange(1, len(table) + 1))

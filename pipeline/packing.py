@@ -185,11 +185,11 @@ AttentionMaskInterface.register(ATTENTION, lambda *args, **options: None)
 def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tensor:
     """The sequences' last hidden states (tokens, d); both: the mean of first and last layer's."""
     if backbone.config._attn_implementation == ATTENTION:
-        shift = backbone.config.pad_token_id + 1 if "roberta" in backbone.config.model_type else 0
         types = {} if batch.types is None else {"token_type_ids": batch.types[None]}
         ids = F.pad(batch.ids[:batch.tokens], (0, len(batch.ids) - batch.tokens),
                     value=backbone.config.pad_token_id)  # the filler is padding
-        states = backbone(input_ids=ids[None], position_ids=batch.positions[None] + shift,
+        places = batch.positions[None] + first_position(backbone.config)
+        states = backbone(input_ids=ids[None], position_ids=places,
                           output_hidden_states=both, batch=batch, **types)
         return chosen(states, both).squeeze(0)[:batch.tokens]
     outputs, start = [], 0
@@ -203,6 +203,12 @@ def hidden_states(backbone: nn.Module, batch: Batch, both: bool = False) -> Tens
         outputs.append(chosen(states, both).flatten(0, 1))
         start += n * length
     return torch.cat(outputs).index_select(0, batch.place[:batch.tokens])
+
+
+def first_position(config: Any) -> int:
+    """The position id of a sequence's first token: RoBERTa and its kind count from padding's id."""
+    is_roberta = "roberta" in config.model_type or config.model_type == "camembert"
+    return config.pad_token_id + 1 if is_roberta else 0
 
 
 def chosen(states: Any, both: bool) -> Tensor:

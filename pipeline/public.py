@@ -3,18 +3,21 @@
 Read from the Hub or from local copies of the original files.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
+from pipeline import nli
+from pipeline.data import HIGHEST, LOWEST
 from pipeline.errors import UserError
 from pipeline.files import write_text
 from pipeline.hub import quiet
-from pipeline.nli import LABELS, read_json, read_tsv
 from pipeline.splits import held_out
-from pipeline.tables import require
+from pipeline.tables import renamed, require
 
+log = logging.getLogger(__name__)
 KLUE = "CC BY-SA 4.0, the KLUE team (Park et al. 2021)"
 KAKAO = "CC BY-SA 4.0, Kakao Brain (Ham et al. 2020)"
 
@@ -72,7 +75,7 @@ def from_files(files: list[Path]) -> dict[str, pd.DataFrame]:
         if part is None or path.suffix not in (".tsv", ".json"):
             raise UserError(f"fetch.files: expected .tsv or .json files with train, dev or test in "
                             f"their names, got {path}")
-        table = (read_tsv if path.suffix == ".tsv" else read_json)(path)
+        table = (nli.read_tsv if path.suffix == ".tsv" else nli.read_json)(path)
         require(table, path, [])
         parts.setdefault(part, []).append(table.drop(columns="row"))
     return {part: pd.concat(tables, ignore_index=True) for part, tables in parts.items()}
@@ -96,17 +99,35 @@ def sts_layout(parts: dict[str, pd.DataFrame], name: str, seed: int) -> dict[str
 
 def sts_columns(frame: pd.DataFrame, name: str, part: str) -> pd.DataFrame:
     """One part with the columns id, source, sentence_1, sentence_2, label, binary-label."""
-    frame = frame.rename(columns=NAMES)
+    frame = renamed(frame, f"fetch.name={name}: {part}", NAMES)
     if "labels" in frame:
-        frame = frame.assign(label=[labels["label"] for labels in frame["labels"]])
+        frame = frame.assign(label=[labels.get("label") if isinstance(labels, dict) else None
+                                    for labels in frame["labels"]])
     check_columns(frame, name, ["sentence_1", "sentence_2", "label"])
     labels = pd.to_numeric(frame["label"], errors="coerce")
+    is_missing = frame["label"].isna() | (frame["label"] == "")
+    refuse(frame["label"], ~is_missing & ~labels.between(LOWEST, HIGHEST),
+           f"fetch.name={name}: {part}", f"a label from {LOWEST:g} to {HIGHEST:g}")
     made = pd.DataFrame({
         "id": [f"{name}-{part}-{place:05d}" for place in range(len(frame))],
         "source": frame.get("source", name),
         "sentence_1": frame["sentence_1"], "sentence_2": frame["sentence_2"], "label": labels})
     made["binary-label"] = (labels >= 3).astype(float)
+    if labels.isna().all():
+        raise UserError(f"fetch.name={name}: {part}: expected labels, got none in "
+                        f"{len(frame):,} rows")
+    if labels.isna().any():
+        log.warning("warning: fetch.name=%s: %s: %d of %d rows have no label and are left out",
+                    name, part, labels.isna().sum(), len(frame))
     return made[labels.notna()]
+
+
+def refuse(labels: pd.Series, bad: pd.Series, where: str, expected: str) -> None:
+    """Raises UserError for the first bad label; rows count from 1 over the part's files."""
+    if bad.any():
+        place = int(bad.to_numpy().argmax())
+        raise UserError(f"{where}: row {place + 1}: expected {expected}, got "
+                        f"{labels.iloc[place]!r}")
 
 
 def check_columns(frame: pd.DataFrame, name: str, columns: list[str]) -> None:
@@ -124,13 +145,14 @@ def nli_layout(parts: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     for part, out in (("train", "train"), ("validation", "dev")):
         if part not in parts:
             continue
-        frame = parts[part].rename(columns={"sentence1": "premise", "sentence2": "hypothesis",
-                                            "gold_label": "label"})
+        frame = renamed(parts[part], f"fetch: {part}", nli.NAMES)
         check_columns(frame, "nli", ["premise", "hypothesis", "label"])
-        labels = [LABELS[int(label)] if str(label).isdigit() else str(label)
+        labels = [nli.LABELS[int(label)] if str(label).isdigit() else str(label)
                   for label in frame["label"]]
         table = frame[["premise", "hypothesis"]].assign(label=labels)
-        made[out] = table[table["label"].isin(LABELS)]
+        refuse(table["label"], ~table["label"].isin([*nli.LABELS, "-", "-1", "", "nan", "None"]),
+               f"fetch: {part}", f"one of {', '.join(nli.LABELS)} or -")
+        made[out] = table[table["label"].isin(nli.LABELS)]
     return made
 
 

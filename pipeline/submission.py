@@ -41,7 +41,8 @@ def lines(ids: list[str], predictions: np.ndarray, header: bool = True) -> str:
 def write_origin(path: Path, origin: dict) -> None:
     """Writes the record beside a submission; a leaderboard score of the same run stays."""
     before = read_origin(path.with_suffix(".json"))
-    if "leaderboard" in before and before.get("identity") == origin.get("identity"):
+    if ("leaderboard" in before and "identity" in origin
+            and before.get("identity") == origin["identity"]):
         origin = origin | {"leaderboard": before["leaderboard"]}
     write_json(path.with_suffix(".json"), origin)
 

@@ -126,9 +126,27 @@ def checked_header(path: Path, header: list[str]) -> list[str]:
     """The header, refused where the separator is another one or a column stands there twice."""
     if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
         raise UserError(f"{path}: row 1: expected columns separated by ',', got {mark!r}")
+    if odd := [name for name in header if name != name.strip()]:
+        raise UserError(f"{path}: row 1: expected a column's name without spaces around it, got "
+                        f"{odd[0]!r}")
+    check_once(path, header)
+    return header
+
+
+def check_once(path: Path, header: list[str]) -> None:
+    """Refuses a header in which a column stands twice."""
     if twice := {name for name in header if name and header.count(name) > 1}:
         raise UserError(f"{path}: row 1: expected every column once, got {min(twice)} again")
-    return header
+
+
+def renamed(table: pd.DataFrame, where: Path | str, names: dict[str, str]) -> pd.DataFrame:
+    """The table with its columns under the names we use; refused where two would be the same."""
+    got = list(table.columns)
+    for other, name in names.items():
+        if other in got and name in got:
+            raise UserError(f"{where}: row 1: expected one column of {name} and {other}, got both")
+        got = [name if column == other else column for column in got]
+    return table.set_axis(got, axis=1)
 
 
 def quote_fault(reason: str) -> str:

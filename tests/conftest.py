@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertModel,
+    CamembertConfig,
+    CamembertModel,
     DebertaV2Config,
     DebertaV2Model,
     ElectraConfig,
@@ -51,6 +53,8 @@ ARCHITECTURES = {
                                               "pad_token_id": 0}),
     "xlm-roberta": (XLMRobertaConfig, XLMRobertaModel,
                     {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 0}),
+    "camembert": (CamembertConfig, CamembertModel,
+                  {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 0}),
     "electra": (ElectraConfig, ElectraModel, {"max_position_embeddings": 64, "type_vocab_size": 2,
                                               "embedding_size": 32}),
     "deberta-v2": (DebertaV2Config, DebertaV2Model,

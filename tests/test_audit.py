@@ -121,9 +121,9 @@ def test_binary_labels_are_reported():
     wrong = frame(("a", "b", 0.0, 0), ("c", "d", 1.0, 0), ("e", "g", 4.0, 0), ("h", "i", 4.5, 1),
                   ("j", "k", 5.0, 1), ("l", "m", 0.5, 1))
     assert said(dev=wrong) == ["data/dev.csv: 1 binary-labels disagree with label >= 4.5 (row 7)"]
-    assert said(dev=frame(("a", "b", 0.0, 2), ("c", "d", 1.0, 0))) == [
+    assert said(dev=frame(("a", "b", 0.0, 2), ("c", "d", 1.5, 0))) == [
         "data/dev.csv: binary-label holds other values than 0 and 1"]
-    assert said(dev=frame(("a", "b", 0.0), ("c", "d", 1.0)).drop(columns="binary-label")) == []
+    assert said(dev=frame(("a", "b", 0.0), ("c", "d", 1.5)).drop(columns="binary-label")) == []
 
 
 def test_constant_labels_are_reported():
@@ -139,6 +139,24 @@ def test_leaks_are_reported(name):
     assert said(**{name: leak}) == [
         f"data/{name}.csv: LEAK: 1 pairs are in train too, maybe swapped (row 3): the {name} score "
         "will be too high"]
+
+
+def test_a_copy_of_dev_is_reported():
+    """Test's pairs that are dev's: with sts.use_dev they would be trained on."""
+    pairs = frame(("x", "y", 1.0, 0), ("z", "w", 2.0, 0))
+    assert said(dev=pairs, test=pairs.drop(columns=["label", "binary-label"])) == [
+        "data/test.csv: LEAK: 2 pairs are in dev too, maybe swapped (row 2, 3): the test score "
+        "will be too high"]
+
+
+def test_two_scales_are_reported():
+    """Labels from 0 to 1 beside labels from 0 to 5."""
+    dev = frame(("x", "y", 0.2, 0), ("z", "w", 1.0, 0)).drop(columns="binary-label")
+    assert said(dev=dev) == ["data: labels go to 5 in train.csv and to 1 in dev.csv: both are "
+                             "taken for 0 to 5"]
+    assert said(train=dev.assign(label=[0.0, 1.0])) == [
+        "data: labels go to 1 in train.csv and to 4 in dev.csv: both are taken for 0 to 5"]
+    assert said(train=dev, dev=dev.assign(sentence_1=["가", "나"])) == []
 
 
 def test_unseen_sources_are_reported():

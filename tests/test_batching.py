@@ -129,7 +129,7 @@ def test_no_texts(tokenizer):
     assert len(tokenise([], tokenizer, 16)) == 0
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "electra", "deberta-v2"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "camembert", "electra", "deberta-v2"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_forward_equals_padded_forward(kind, repeats, texts, tokenizer, make_encoder):
     """Each row once and in order: the vectors are those of one batch padded by the tokenizer."""

@@ -3,8 +3,11 @@
 python -m pytest tests/test_board.py
 """
 
+import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +53,7 @@ def two(tmp_path) -> Path:
     return tmp_path
 
 
+ROOT = Path(__file__).resolve().parent.parent
 SUBMISSION = "submissions/try-2222222222.csv"
 
 
@@ -181,6 +185,10 @@ def test_nothing_yet(command, tmp_path):
      "submission: expected a file that this pipeline wrote (with other.json beside it), got "
      "submissions/other.csv"),
     (["board.format=xml"], "board.format: expected one of table, csv, json, got 'xml'"),
+    ([f"submission={SUBMISSION}", "board.public=90.12"],
+     "board.public: expected a Pearson from -1 to 1, got 90.12"),
+    ([f"submission={SUBMISSION}", "board.private=-3"],
+     "board.private: expected a Pearson from -1 to 1, got -3"),
     (["board.public=good"], "board.public: expected float, got 'good'")])
 def test_refused(command, two, words, message):
     """One line, and nothing is recorded."""
@@ -289,3 +297,24 @@ def test_ensemble_listed(command, tmp_path):
     assert (found["chain"], found["pearson"]) == ("ensemble", 0.93)
     assert found["submission"] == "submissions/try-e.csv"
     assert pd.isna(found["seed"])
+
+
+def test_scores_of_other_pairs(command, two):
+    """What stage=predict wrote has no line in the table, and so no score."""
+    (two / "submissions/x-test.json").write_text('{"runs": ["x"], "pairs": "test.csv"}')
+    said = refusal(command("stage=board", "submission=submissions/x-test.csv", "board.public=0.9"))
+    assert said == ("submission: expected one of stage sts or ensemble, got submissions/x-test.csv "
+                    "of stage predict, whose pairs the table knows nothing of")
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_warnings_stay_out_of_what_programs_read(two, kind):
+    """A damaged manifest is told on stderr; stdout is the table alone."""
+    manifest = next((two / "runs").glob("*/*/manifest.json"))
+    manifest.write_text("{")
+    ended = subprocess.run([sys.executable, ROOT / "run.py", "stage=board", f"board.format={kind}"],
+                           cwd=two, capture_output=True, text=True, check=True)
+    assert "manifest.json is damaged" in ended.stderr
+    read = (json.loads(ended.stdout) if kind == "json"
+            else list(csv.DictReader(io.StringIO(ended.stdout))))
+    assert [len(read), *read[0]][:2] == [1, "run"]

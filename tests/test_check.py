@@ -3,6 +3,7 @@
     python -m pytest tests/test_check.py
 """
 
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -54,3 +55,11 @@ def test_check_imports_nothing_slow(competition, make_encoder):
 def test_help_imports_nothing_slow():
     """The list of keys comes at once."""
     assert imported([*SLOW, "torch", "pandas", "transformers", "yaml"], "help") == "imported: yaml"
+
+
+def test_tokens_are_counted_with_the_prefix(command, competition, make_encoder):
+    """As the encoder will read them: what the prefix pushes out is cut too."""
+    words = ["stage=check", f"data.dir={competition}", f"encoder.path={make_encoder()}"]
+    found = [int(re.search(r"median (\d+), 99%", command(*words, f"encoder.prefix={prefix}")[1])[1])
+             for prefix in ("auto", "가나 다")]
+    assert found[1] == found[0] + 2 * 3  # of one letter each

@@ -145,6 +145,9 @@ def test_cross_encoders_and_unfinished_runs_are_refused(tmp_path):
     manifest.write_text(json.dumps({"status": "complete", "files": {}}))
     (model / "head.json").write_text('{"head": "bi"}')
     assert contestants([str(model.parent)], own)[0].path == str(model)
+    model.rename(tmp_path / "run" / "folds")
+    with pytest.raises(UserError, match=r"compare\.encoders: expected a run with one model, got "):
+        contestants([str(model.parent)], own)
 
 
 def test_labels_differ(tmp_path):

@@ -3,6 +3,7 @@
 python -m pytest tests/test_corpus.py
 """
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,14 @@ def test_text_file(file):
 
 
 def test_text_file_is_read_line_by_line(file):
-    """The first sentence is there before a fault further down is met."""
-    texts = extra_sentences(file("x.txt", "가\n".encode() * 100_000 + b"\xff\n"))
-    assert next(texts) == "가"
-    with pytest.raises(UserError):
-        list(texts)
+    """A file of any size needs no memory; a fault far down is named before any is used."""
+    path = file("x.txt", "가나다라마바사\n" * 200_000)
+    tracemalloc.start()
+    assert sum(1 for _ in extra_sentences(path)) == 200_000
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+    path = file("x.txt", "가\n".encode() * 100_000 + b"\xff\n")
+    assert refused(path) == "row 100001: expected UTF-8 (or CP949) text, got other bytes"
 
 
 def test_csv_is_read_part_by_part(file, monkeypatch):
@@ -98,8 +102,8 @@ def test_csv_columns(file, header, row, expected):
     ("x.csv", "id,label\na,1\n", "row 1: expected one of the columns sentence_1, sentence_2, "
                                  "sentence, text, premise, hypothesis, got id, label"),
     ("x.csv", "", "expected a header and rows, got an empty file"),
-    ("x.txt", b"\xff\xfe\x00", "expected UTF-8 text, got other bytes"),
-    ("x.txt", "가나다".encode("cp949"), "expected UTF-8 text, got other bytes"),
+    ("x.txt", "가나다\n".encode() + b"\xff\xfe\x00",
+     "row 2: expected UTF-8 (or CP949) text, got other bytes"),
     ("x.json", "[]", "expected a .txt or a .csv of sentences, got '.json'"),
     ("x", "가", "expected a .txt or a .csv of sentences, got ''")])
 def test_refused_files(file, name, content, message):
@@ -121,3 +125,10 @@ def test_sentence_table():
     assert np.array(texts)[left].tolist() == ["가", "다", "나", "가"]
     assert np.array(texts)[right].tolist() == ["나", "가", "나", "라"]
     assert all(type(text) is str for text in texts)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp949"])
+def test_encodings_of_text(file, encoding):
+    """A text file is read as CSVs are."""
+    assert list(extra_sentences(file("x.txt", "가나다\n\n라마\n".encode(encoding)))) == [
+        "가나다", "라마"]

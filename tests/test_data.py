@@ -3,6 +3,7 @@
 python -m pytest tests/test_data.py
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_order_is_the_sample_submissions(competition):
     """In whatever order it has the ids."""
     path = competition / "sample_submission.csv"
     ids = pd.read_csv(path)["id"].tolist()
-    pd.DataFrame({"id": ids[::-1]}).to_csv(path, index=False)
+    pd.DataFrame({"id": ids[::-1], "target": 0}).to_csv(path, index=False)
     assert submission_order(path, ids) == ids[::-1]
     assert read_competition(competition).order == ids[::-1]
 
@@ -202,3 +203,35 @@ def test_content_hash(pairs):
               mark(HEADER, *ROWS[:2], "c,t,카타,자차,5,1"),
               mark(HEADER, *ROWS[:2], "d,t,자차,카타,5,1")]
     assert len({own, *others}) == 6
+
+
+def test_sample_with_another_header(competition):
+    """A platform that wants other columns would not take what we write."""
+    path = competition / "sample_submission.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace("id,target", "id,label"), "utf-8")
+    with pytest.raises(UserError, match=r"row 1: expected column target, got id, label"):
+        read_competition(competition)
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("Source", "source"), ("binary_label", "binary-label"), ("Binary Label", "binary-label"),
+    ("note", ""), ("sources", "")])
+def test_a_column_that_is_nearly_read(competition, name, meant):
+    """What a capital or a line keeps from being read is said; other columns are nobody's fault."""
+    table = pd.read_csv(competition / "dev.csv", dtype=str, keep_default_na=False)
+    table = table.drop(columns=meant or []).assign(**{name: "1"})
+    table.to_csv(competition / "dev.csv", index=False)
+    assert read_competition(competition).notes == [
+        f"{competition / 'dev.csv'}: column {name!r} is not read; the name would be {meant!r}"
+    ] * bool(meant)
+
+
+@pytest.mark.parametrize("name", [" source", "source ", "\tbinary-label"])
+def test_spaces_around_a_columns_name(competition, name):
+    """Refused: an optional column would be missed without a word."""
+    path = competition / "train.csv"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(name.strip(), name, 1), encoding="utf-8")
+    with pytest.raises(UserError, match=r"row 1: expected a column's name without spaces around "
+                                        rf"it, got {re.escape(repr(name))}"):
+        read_competition(competition)

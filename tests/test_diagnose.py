@@ -411,3 +411,16 @@ def test_in_a_browser(command, runs, cache, browser, width, scheme):
     page.wait_for_timeout(300)
     assert wrong == []
     context.close()
+
+
+def test_data_that_were_moved(command, runs, competition, tmp_path):
+    """data.dir says where they are now; without it the line names the key."""
+    competition.rename(tmp_path / "moved")
+    said = refusal(command("stage=diagnose", f"run={runs[0]}"))
+    assert said.startswith("data: expected the folder of the data that ")
+    assert said.endswith("got none; data.dir=FOLDER says where they are now")
+    done(command, "stage=diagnose", f"run={runs[0]}", "data.dir=moved")
+    shutil.copytree(tmp_path / "moved", competition)
+    (competition / "dev.csv").write_bytes((competition / "train.csv").read_bytes())
+    assert "expected the content that" in refusal(
+        command("stage=diagnose", f"run={runs[0]}", "data.dir=data"))

@@ -16,7 +16,7 @@ from pipeline.encoder import embed, load_encoder
 from pipeline.errors import UserError
 from pipeline.metrics import normalised
 
-KINDS = ["bert", "roberta", "xlm-roberta", "electra", "deberta-v2"]
+KINDS = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "deberta-v2"]
 TEXTS = ["이 영화 진짜 재밌다", "가", "배우의 연기가 기대보다 훨씬 좋았어요", "돈이 아깝다", "나"]
 PAIRS = [("영화가 좋다", "이 영화는 좋아요"), ("나", "배우의 연기가 훨씬 좋았어요"), ("가", "나다")]
 CPU = torch.device("cpu")
@@ -208,7 +208,8 @@ def test_no_token_types_for_roberta(kind, make_encoder, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "most"), [
-    ("bert", 64), ("electra", 64), ("roberta", 65), ("xlm-roberta", 65)])
+    ("bert", 64), ("electra", 64), ("roberta", 65), ("xlm-roberta", 65),
+    ("camembert", 65)])
 def test_max_length(kind, most, make_encoder):
     """The longest sentence that has positions works; one token more is refused beforehand."""
     encoder = load(make_encoder, kind, max_length=most)

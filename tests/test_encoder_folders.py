@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from pipeline.encoder import Reading, embed, fingerprint, load_encoder
+from pipeline.encoder import embed, fingerprint, load_encoder
 from pipeline.errors import UserError
+from pipeline.reading import Reading
 
 KINDS = ["bert", "roberta", "xlm-roberta", "electra", "deberta-v2"]
 TEXTS = ["이 영화 진짜 재밌다", "가", "배우의 연기가 기대보다 훨씬 좋았어요"]

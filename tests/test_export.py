@@ -12,9 +12,10 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from pipeline.encoder import Reading, embed, load_encoder
+from pipeline.encoder import embed, load_encoder
 from pipeline.exporting import cross_encoder, sentence_transformer
 from pipeline.heads import PairReading, PairScorer, load_scorer, raw_scores, to_labels
+from pipeline.reading import Reading
 from tests.refusal import contents, refusal
 from tests.toy import done, only, read_json, small
 

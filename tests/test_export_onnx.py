@@ -12,9 +12,10 @@ from toy import done, read_json
 from transformers import AutoTokenizer
 
 from pipeline import graph
-from pipeline.encoder import RECORD, embed, load_encoder
+from pipeline.encoder import embed, load_encoder
 from pipeline.exporting import cross_encoder, sentence_transformer
 from pipeline.heads import load_scorer, raw_scores, to_labels
+from pipeline.reading import RECORD
 
 __all__ = ["finished", "plain", "trained"]  # fixtures
 LONG = "길다 " * 40

@@ -110,3 +110,54 @@ def test_files_of_another_set(command, tmp_path, name, kind):
     said = refusal(command("stage=fetch", f"fetch.name={name}", files(paths)))
     assert "expected" in said
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(("label", "message"), [
+    ("7.5", "train: row 2: expected a label from 0 to 5, got '7.5'"),
+    ("abc", "train: row 2: expected a label from 0 to 5, got 'abc'"), ("", "")])
+def test_labels(command, tmp_path, caplog, label, message):
+    """No number, or none from 0 to 5, is refused; a row without one is left out and counted."""
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"sts-{part}.tsv").write_text(
+            "sentence1\tsentence2\tscore\n가\t나\t5.000\n다\t라\t"
+            f"{label if part == 'train' else 1}\n", "utf-8")
+    paths = [tmp_path / f"sts-{part}.tsv" for part in ("train", "dev", "test")]
+    result = command("stage=fetch", "fetch.name=korsts", files(paths))
+    if message:
+        assert refusal(result) == f"fetch.name=korsts: {message}"
+        assert not (tmp_path / "data").exists()
+    else:
+        assert result[0] == 0, result[2]
+        assert "train: 1 of 2 rows have no label and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("labels", [None, {}, [], {"label": None}])
+def test_klue_without_labels(command, tmp_path, labels):
+    """KLUE's labels of another form end in one line."""
+    paths = klue_files(tmp_path / "raw")
+    for path in paths:
+        path.write_text(json.dumps([row | {"labels": labels} for row in
+                                    json.loads(path.read_text("utf-8"))]), "utf-8")
+    said = refusal(command("stage=fetch", "fetch.name=klue-sts", files(paths)))
+    assert "expected labels, got none" in said
+
+
+@pytest.mark.parametrize("header", ["sentence1\tsentence2\tscore\tlabel",
+                                    "sentence1\tsentence_1\tsentence2\tscore",
+                                    "genre\tsource\tsentence1\tscore"])
+def test_two_names_of_one_column(command, tmp_path, header):
+    """Which of the two is meant nobody knows."""
+    paths = [tmp_path / f"sts-{part}.tsv" for part in ("train", "dev")]
+    for path in paths:
+        path.write_text(f"{header}\n1\t2\t3\t4\n", "utf-8")
+    assert "row 1: expected one column of " in refusal(
+        command("stage=fetch", "fetch.name=korsts", files(paths)))
+
+
+def test_unknown_inference_labels(command, tmp_path):
+    """A misspelt label is refused; `-`, on which annotators did not agree, is left out."""
+    paths = [tmp_path / f"xnli.{part}.ko.tsv" for part in ("train", "dev")]
+    for path in paths:
+        path.write_text("sentence1\tsentence2\tgold_label\n가\t나\t-\n가\t다\tmaybe\n", "utf-8")
+    assert refusal(command("stage=fetch", "fetch.name=kornli", files(paths))) == (
+        "fetch: train: row 2: expected one of entailment, neutral, contradiction or -, got 'maybe'")

@@ -344,3 +344,12 @@ def test_calibrated_run(head, kind, make_encoder, command, competition):
     written = pd.read_csv(bent / "predictions/test.csv")
     assert predicted["target"].to_numpy() == pytest.approx(
         written["prediction"].to_numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "warned"), [("1e-12", False), ("0.5", True)])
+def test_training_that_harms_is_said(make_encoder, command, competition, caplog, rate, warned):
+    """A bi head knows something before it is trained; where it ends below, that is said."""
+    done(command, "stage=sts", *small(make_encoder(), "chain=[sts]", "sts.head=bi",
+                                      "sts.max_steps=4", "sts.eval_every=4",
+                                      f"sts.learning_rate={rate}"))
+    assert ("no evaluation was better than the model that it began with" in caplog.text) == warned

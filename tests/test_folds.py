@@ -386,3 +386,12 @@ def test_refused(command, competition, make_encoder, tmp_path, words, edit, mess
     assert refusal(command("stage=sts", *small(make_encoder(), "chain=[sts]", *words))).startswith(
         message)
     assert not list(tmp_path.glob("runs/*/*-*"))
+
+
+@pytest.mark.parametrize(("keep", "warned"), [("best", True), ("last", False)])
+def test_choosing_by_what_is_held_out_is_said(make_encoder, command, competition, caplog, keep,
+                                              warned):
+    """Each fold's best evaluation is one of the pairs that it then predicts."""
+    done(command, "stage=sts", *small(make_encoder(), *WORDS, "sts.max_steps=1",
+                                      f"sts.keep={keep}"))
+    assert ("sts.keep=best takes each fold's best evaluation" in caplog.text) == warned

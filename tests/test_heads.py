@@ -320,3 +320,23 @@ def test_logistic_link(seed):
     classes = torch.tensor([[1.0], [1.0], [0.0]])
     torch.nn.functional.binary_cross_entropy_with_logits(logits, classes).backward()
     assert (scores.grad.flatten() * torch.tensor([1, 1, -1]) < 0).all()
+
+
+@pytest.mark.parametrize("head", ["cross", "bi"])
+def test_heads_learn_from_what_they_are_given(head, make_encoder):
+    """SimCSE's MLP, which no saved model has, does not stand between encoder and head."""
+    path = str(make_encoder("bert"))
+    frame = pd.DataFrame({"sentence_1": ["가나", "다라마"], "sentence_2": ["가", "나다"]})
+    for made in (lambda encoder: PairScorer(encoder, head),
+                 lambda encoder: PairClassifier(encoder, head, 3)):
+        found = []
+        for pooling in ("cls", "cls_mlp"):
+            model = made(load_encoder(path, pooling, max_length=32, dropout=0.0))
+            model.dropout = torch.nn.Identity()
+            if hasattr(model, "linear"):
+                torch.nn.init.ones_(model.linear.weight)
+            batch = model.pairs(frame).batch(np.arange(2))
+            found += [model.train()(batch).detach(), model.eval()(batch).detach()]
+            assert not [name for name, _ in model.named_parameters() if "mlp" in name]
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0])

@@ -11,6 +11,7 @@ import pytest
 from pipeline.config import SAMPLE, Config
 from pipeline.errors import UserError
 from pipeline.layers import load, parse, read_layer
+from pipeline.stages import STAGES, TRAINING
 
 
 @pytest.fixture
@@ -232,6 +233,37 @@ def test_data_dir_of_base_never_falls_back(configs):
     """It counts as given in base.yaml too."""
     base(configs, "data:\n  dir: elsewhere\n")
     assert (load([]).trial, load([]).data.dir) == ("never", "elsewhere")
+
+
+def test_data_dir_of_a_preset_never_falls_back(configs, tmp_path):
+    """It counts as given in a preset too, by name or by path, and so does trial."""
+    file = tmp_path / "own.yaml"
+    file.write_text("data: {dir: elsewhere}\nencoder: {path: a/b}\n", encoding="utf-8")
+    config = load([f"preset={file}"])
+    assert (config.trial, config.data.dir, config.name) == ("never", "elsewhere", "own")
+    assert load([f"preset={file}", "data.dir=third"]).data.dir == "third"
+    file.write_text("trial: never\n", encoding="utf-8")
+    assert load([f"preset={file}"]).trial == "never"
+    user_data(tmp_path)
+    file.write_text("trial: always\n", encoding="utf-8")
+    assert load([f"preset={file}"]).trial == "always"
+
+
+def test_no_preset_in_a_preset(configs, tmp_path):
+    """It would have no effect."""
+    file = tmp_path / "own.yaml"
+    file.write_text("preset: mine\n", encoding="utf-8")
+    assert refused(f"preset={file}") == f"{file}: expected no preset in a preset, got 'mine'"
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_force_where_it_has_an_effect(configs, stage):
+    """The stages that train; elsewhere it is refused, and not left without effect."""
+    if stage in (*TRAINING, "help"):
+        assert load([f"stage={stage}", "force=true"]).force
+    else:
+        assert refused(f"stage={stage}", "force=true").startswith(
+            f"force: expected false with stage={stage}, got true")
 
 
 def test_trial_always(configs, tmp_path):

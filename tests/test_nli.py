@@ -90,6 +90,21 @@ REFUSED = {
                    "row 2: expected text in hypothesis, got ''"),
     "JSON null": ("train.json", json.dumps([KLUE, KLUE | {"hypothesis": None}]),
                   "row 2: expected text in hypothesis, got "),
+    "JSON list": ("train.json", json.dumps([KLUE, KLUE | {"hypothesis": ["가"]}]),
+                  "row 2: expected text in hypothesis, got ['\\uac00']"),
+    "JSON number": ("train.json", json.dumps([KLUE, KLUE | {"premise": 3}]),
+                    "row 2: expected text in premise, got "),
+    "half a character": ("train.json", json.dumps([KLUE, KLUE | {"premise": "가\ud800"}]),
+                         "row 2: expected text in premise, got '\\uac00\\ud800'"),
+    "JSON with two labels": ("train.json", json.dumps([KLUE | {"label": "neutral"}]),
+                             "row 1: expected one column of label and gold_label, got both"),
+    "two premises": ("train.csv", "premise,sentence1,hypothesis,label\n가,나,다,neutral\n",
+                     "row 1: expected one column of premise and sentence1, got both"),
+    "premise twice": ("train.tsv", "premise\tpremise\thypothesis\tlabel\n가\t나\t다\tneutral\n",
+                      "row 1: expected every column once, got premise again"),
+    "space in a name": ("train.csv", "premise, hypothesis,label\n가,나,neutral\n",
+                        "row 1: expected a column's name without spaces around it, got "
+                        "' hypothesis'"),
 }
 
 

@@ -150,3 +150,20 @@ def test_faults_come_before_scoring(command, competition, make_encoder, monkeypa
     assert (code, err.count("\n")) == (2, 1)
     assert "twice.csv: row 26: expected a new id" in err
     assert err.rstrip().endswith("as in row 3")
+
+
+@pytest.mark.parametrize(("words", "missed"), [
+    (["sts.head=bi", "sts.calibrate=surface"], True),
+    (["sts.head=cross", "sts.source_token=true"], True),
+    (["sts.head=bi", "sts.calibrate=monotone"], False), (["sts.head=cross"], False)])
+def test_missing_sources_are_said(command, competition, make_encoder, caplog, words, missed):
+    """A run that looks at the source says how many pairs have none that it knows."""
+    done(command, "stage=sts", *small(make_encoder(), "chain=[sts]", *words))
+    run, table = only(Path("runs/sts")), read_csv("data/dev.csv")
+    table.drop(columns="source").to_csv("without.csv", index=False)
+    table.assign(source=["elsewhere", *table["source"][1:]]).to_csv("one.csv", index=False)
+    for file, count in (("data/dev.csv", 0), ("without.csv", 24), ("one.csv", 1)):
+        caplog.clear()
+        done(command, "stage=predict", f"run={run}", f"pairs={file}")
+        said = f"warning: {file}: {count} of 24 pairs have another source than "
+        assert (said in caplog.text) == (missed and count > 0)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.submission import check_submission, write_submission
+from pipeline.submission import check_submission, write_origin, write_submission
 
 IDS = ["a", "b", "c", "d"]
 
@@ -146,3 +146,13 @@ def test_stage_check_of_a_submission(command, competition):
     assert (code, out) == (2, "")
     assert err == (f"error: {competition / 'mine.csv'}: row 6: expected every id once, got "
                    f"{table.loc[3, 'id']!r} again\n")
+
+
+@pytest.mark.parametrize(("before", "after", "kept"), [
+    ("a", "a", True), ("a", "b", False), ("", "", False), ("a", "", False), ("", "a", False)])
+def test_a_leaderboard_score_is_of_one_run(tmp_path, before, after, kept):
+    """It stays with the same run's file; files of no run (stage=predict) may be of other pairs."""
+    path = tmp_path / "x.csv"
+    write_origin(path, {"leaderboard": {"public": 0.9}} | ({"identity": before} if before else {}))
+    write_origin(path, {"identity": after} if after else {"pairs": "y.csv"})
+    assert ("leaderboard" in json.loads(path.with_suffix(".json").read_text())) == kept

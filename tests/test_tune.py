@@ -141,6 +141,23 @@ def test_another_study_under_the_same_name(command, toys, words, tmp_path, undra
         assert result[0] == 0, result[2]
 
 
+@pytest.mark.parametrize("stage", ["nli", "simcse"])
+def test_other_data_of_a_stage_before(command, toys, words, tmp_path, undrawn, stage):
+    """Inference pairs and extra sentences shape the trials too: a study does not mix them."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for part in ("train", "dev"):
+            (tmp_path / name / f"{part}.csv").write_text(
+                f"premise,hypothesis,label\n가,{name},neutral\n", "utf-8")
+        (tmp_path / f"{name}.txt").write_text(name, "utf-8")
+    words = [*words, f"chain=[{stage},sts]", "tune.trials=1"]
+    one, two = ([f"data.nli_dir={name}", f"data.extra=[{name}.txt]"] for name in ("one", "two"))
+    done(command, *words, *one)
+    done(command, *words, *one)
+    assert refusal(command(*words, *two)) == (
+        "tune.study: expected a new name, got 's', which was begun with another data")
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     (["force=true"], "force: expected false with stage=tune, got true"),
     (["chain=[simcse]"], "chain: expected sts in it, which is tuned, got [simcse]"),

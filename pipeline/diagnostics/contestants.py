@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline import hub
-from pipeline.encoder import POOLINGS, RECORD, Encoder, load_encoder
+from pipeline.encoder import Encoder, load_encoder
 from pipeline.errors import UserError
 from pipeline.heads import RECORD as HEAD
+from pipeline.reading import POOLINGS, RECORD
 from pipeline.runs import finished
 
 KEY = "compare.encoders"
@@ -71,6 +72,9 @@ def contestant(name: str, max_length: int) -> Contestant:
     label = (folder.resolve().name if folder.is_dir() else path.rpartition("/")[2]) + ending
     if (folder / "manifest.json").exists():
         folder = finished(str(folder)) / "model"
+        if not folder.is_dir():
+            raise UserError(f"{KEY}: expected a run with one model, got {path}; of a run with "
+                            "folds, one of its folds/")
     if (folder / HEAD).exists() and json.loads((folder / HEAD).read_text())["head"] == "cross":
         raise UserError(f"{KEY}: expected an encoder of sentences, got {path}, a cross-encoder, "
                         "which reads pairs only; stage=diagnose shows it")

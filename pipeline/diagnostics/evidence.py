@@ -39,8 +39,11 @@ class Evidence:
         return self.folder.name.rpartition("-")[0]
 
 
-def read_evidence(path: str) -> Evidence:
-    """The evidence of a finished run that scores pairs; refuses it when its data have changed."""
+def read_evidence(path: str, moved: Path | None = None) -> Evidence:
+    """The evidence of a finished run that scores pairs; refuses it when its data have changed.
+
+    moved: where its data lie if no longer in their folder.
+    """
     folder = finished(path)
     manifest = read_manifest(folder)
     if manifest["stage"] != "sts":
@@ -49,6 +52,11 @@ def read_evidence(path: str) -> Evidence:
     chain(folder)  # a damaged one is refused before the work
     settings = read_settings(folder / "config.yaml")
     data = data_folder(settings)
+    if not data.is_dir():
+        if moved is None:
+            raise UserError(f"{data}: expected the folder of the data that {folder} was trained "
+                            "on, got none; data.dir=FOLDER says where they are now")
+        data = moved
     competition = read_competition(data)
     check_content(folder, manifest["shape"]["data"], data, competition)
     return Evidence(folder, manifest, settings, competition, *(

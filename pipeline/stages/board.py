@@ -6,7 +6,10 @@
 """
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from pipeline.config import Config
 from pipeline.errors import UserError
 from pipeline.files import plain, write_json
 from pipeline.runs import read_manifest
+from pipeline.sections import Board
 from pipeline.submission import read_origin
 
 COLUMNS = ["run", "chain", "encoder", "seed", "status", "pearson", "low", "high", "seconds",
@@ -28,13 +32,18 @@ def run(config: Config) -> None:
     """Records the scores that were given, then prints the table."""
     settings = config.board
     scores = {name: value for name, value in (("public", settings.public),
-                                              ("private", settings.private)) if value > -2}
+                                              ("private", settings.private))
+              if value != Board().public}
+    for name, value in scores.items():
+        if not -1 <= value <= 1:
+            raise UserError(f"board.{name}: expected a Pearson from -1 to 1, got {value:g}")
     if scores and not config.submission:
         raise UserError("submission: expected the file whose leaderboard score is recorded, got "
                         "none")
     if config.submission:
         record(Path(config.submission), scores)
-    table = collect(Path(config.runs_dir), Path(config.submissions_dir))
+    with warnings_aside() if settings.format != "table" else nullcontext():
+        table = collect(Path(config.runs_dir), Path(config.submissions_dir))
     if settings.format == "csv":
         table.to_csv(sys.stdout, index=False)
     elif settings.format == "json":
@@ -42,6 +51,18 @@ def run(config: Config) -> None:
     else:
         show(table)
         recommend(table)
+
+
+@contextmanager
+def warnings_aside() -> Iterator[None]:
+    """Has what is logged written to stderr, since a program reads stdout."""
+    handlers = [one for one in logging.getLogger().handlers if type(one) is logging.StreamHandler]
+    before = [(one, one.setStream(sys.stderr)) for one in handlers]
+    try:
+        yield
+    finally:
+        for one, stream in before:
+            one.setStream(stream or sys.stderr)
 
 
 def record(submission: Path, scores: dict[str, float]) -> None:
@@ -55,6 +76,9 @@ def record(submission: Path, scores: dict[str, float]) -> None:
     origin = read_origin(file)
     if not origin:
         raise UserError(f"{file}: expected the record of a submission, got none that can be read")
+    if "identity" not in origin:
+        raise UserError(f"submission: expected one of stage sts or ensemble, got {submission} of "
+                        "stage predict, whose pairs the table knows nothing of")
     write_json(file, origin | {"leaderboard": origin.get("leaderboard", {}) | scores})
 
 

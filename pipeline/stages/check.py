@@ -15,6 +15,7 @@ from pipeline.audit import findings, shared_sentences
 from pipeline.config import Config
 from pipeline.data import SENTENCES, Competition, read_competition
 from pipeline.metrics import RANGES
+from pipeline.reading import reading_of
 from pipeline.submission import check_submission
 
 
@@ -76,7 +77,8 @@ def tokens_and_memory(config: Config, competition: Competition) -> list[str]:
     tokenizer, model = from_hub(AutoTokenizer, path), from_hub(AutoConfig, path)
     frames = [competition.train, competition.dev, competition.test]
     pairs = pd.concat(frames)[SENTENCES]
-    ids = whole_ids(tokenizer, *(pairs[column].tolist() for column in SENTENCES))
+    prefix = reading_of(path, prefix=config.encoder.prefix).prefix
+    ids = whole_ids(tokenizer, *((prefix + pairs[column]).tolist() for column in SENTENCES))
     lengths = np.array([len(row) for row in ids])
     unknown_id = tokenizer.unk_token_id
     unknown = [row.count(unknown_id) for row in ids]

@@ -20,10 +20,10 @@ from pipeline.diagnostics.evidence import Evidence, read_evidence
 from pipeline.diagnostics.findings import findings
 from pipeline.diagnostics.page import page
 from pipeline.diagnostics.probes import judge, read_probes
-from pipeline.encoder import recorded
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
 from pipeline.hub import from_hub
+from pipeline.reading import recorded
 from pipeline.runs import identity, models
 from pipeline.stages.predict import predicted
 
@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 def run(config: Config) -> None:
     """Writes report.html and diagnosis.json and prints the five-range table and the findings."""
-    runs = [read_evidence(path) for path in asked(config)]
+    moved = None if config.trial == "always" else Path(config.data.dir)
+    runs = [read_evidence(path, moved) for path in asked(config)]
     refuse_different_data(runs)
     probes = read_probes()
     verdicts = [judge(probes, score_with(config, models(one.folder))) for one in runs]

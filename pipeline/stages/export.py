@@ -20,10 +20,10 @@ from pipeline.card import KINDS, Card, text
 from pipeline.config import KEYS, SAMPLE, Config
 from pipeline.data import content_hash, read_competition, read_pairs
 from pipeline.diagnostics.evidence import chain, data_folder, read_settings
-from pipeline.encoder import RECORD, recorded
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text, written_aside
 from pipeline.heads import RECORD as HEAD
+from pipeline.reading import RECORD, recorded
 from pipeline.runs import finished, models, read_manifest
 from pipeline.sections import Export
 from pipeline.upload import check_repo, push

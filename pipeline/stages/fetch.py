@@ -22,7 +22,8 @@ def run(config: Config) -> None:
     source, folder = SOURCES[name], Path(settings.dir or f"data/{name}")
     if folder.is_dir() and any(folder.glob("*.csv")):
         raise UserError(f"fetch.dir: expected a folder without CSVs, got {folder}, which has some")
-    log.info("%s: %s, licence %s", name, source.size, source.licence)
+    log.info("%s: %s, licence %s", name, f"{len(settings.files)} files" if settings.files
+             else source.size, source.licence)
     parts = (from_files([Path(file) for file in settings.files]) if settings.files
              else from_hub(name))
     if source.is_nli:

@@ -31,6 +31,7 @@ from pipeline.heads import (
     raw_scores,
     to_labels,
 )
+from pipeline.history import read_history
 from pipeline.losses import REGRESSION, SCALE_FREE, r_drop
 from pipeline.metrics import pearson, spearman
 from pipeline.runs import Run
@@ -148,6 +149,12 @@ def fit(config: Config, run: Run, accelerator: Accelerator, start: Start, pairs:
     first = {name: p.detach().clone() for name, p in scorer.named_parameters()
              } if settings.interpolate < 1 else {}
     state = train(scorer, task, recipe(settings), accelerator, run.folder)
+    if processes.rank() == 0:
+        began = read_history(run.folder / "history.jsonl")[0]["eval"][task.best_by]
+        if began is not None and state.best < began:
+            log.warning("warning: no evaluation was better than the model that it began with (dev "
+                        "%s %.4f, best %.4f); try a lower learning_rate or more steps",
+                        task.best_by, began, state.best)
     with torch.no_grad():  # between the first and the trained weights (Wortsman et al. 2022)
         for name, p in scorer.named_parameters():
             if name in first:

@@ -62,11 +62,15 @@ def complete(config: Config, watch: Watch | None = None) -> Run:
             return contrast(config, run, accelerator, start, competition, pairs, watch)
         return classify(config, run, accelerator, start, pairs, dev, watch)
 
-    marks = {"nli_train": pairs, "nli_dev": dev}
-    data = {name: hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
-            for name, frame in marks.items()} | {"dev": content_hash(competition.dev)}
+    data = hashes(pairs, dev) | {"dev": content_hash(competition.dev)}
     besides = measured_besides(config) if settings.objective == "contrastive" else {}
     return carried_out(config, "nli", data, start, work, besides)
+
+
+def hashes(pairs: pd.DataFrame, dev: pd.DataFrame) -> dict[str, str]:
+    """SHA-256 of the training and the dev pairs."""
+    return {name: hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
+            for name, frame in (("nli_train", pairs), ("nli_dev", dev))}
 
 
 def contrast(config: Config, run: Run, accelerator: Accelerator, start: Start,

@@ -14,12 +14,12 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from pipeline import hardware, processes
-from pipeline.calibration import recalled
+from pipeline.calibration import recalled, sources_of
 from pipeline.config import Config
 from pipeline.data import PART, is_labelled, pairs_in_parts
 from pipeline.errors import UserError
 from pipeline.files import written_aside
-from pipeline.heads import load_scorer, raw_scores, to_labels
+from pipeline.heads import load_scorer, raw_scores, read_record, to_labels
 from pipeline.metrics import by_range, regression
 from pipeline.runs import finished, models, read_manifest
 from pipeline.stages.sts import print_scores
@@ -40,9 +40,16 @@ def run(config: Config) -> None:
     calibrate = recalled(folder, settings.get("calibrate", "none"))
     parts = partial(pairs_in_parts, file, is_labelled(file), PART)
     notes: list[str] = []
-    total = sum(map(len, parts(notes=notes)))  # a fault ends it here, before any is scored
+    known, total, strange = known_sources(folder), 0, 0
+    for frame in parts(notes=notes):  # a fault ends it here, before any is scored
+        total += len(frame)
+        strange += int((~frame["source"].isin(known)).sum()) if known else 0
     for note in notes:
         log.info("%s", note)
+    if strange:
+        log.warning("warning: %s: %d of %d pairs have another source than %s: the run looks at it, "
+                    "and scores these pairs without, less well", file, strange, total,
+                    ", ".join(name or "none" for name in sorted(known)))
     device = hardware.pick_device(config.device)
     precision = hardware.pick_precision(config.precision, device)
     accelerator = hardware.start(device, precision, config.seed, config.deterministic)
@@ -52,6 +59,14 @@ def run(config: Config) -> None:
     path = Path(config.submissions_dir) / f"{folder.name}-{file.stem}.csv"
     write_predictions(path, folder, file, parts(), raw, calibrate)
     log.info("predictions: %s (%d rows)", path, total)
+
+
+def known_sources(folder: Path) -> set[str]:
+    """The sources that change what a run makes of a pair; empty where it does not look at them."""
+    record = read_record(models(folder)[0])
+    settings = read_manifest(folder)["shape"]["settings"]
+    fitted = sources_of(folder) if settings.get("calibrate") == "surface" else set()
+    return fitted | set(record.get("sources", [])) - {""}
 
 
 def predicted(folders: list[Path], parts: Callable[[], Iterable[pd.DataFrame]], total: int,

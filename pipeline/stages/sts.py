@@ -100,6 +100,9 @@ def check_folds(config: Config, held: pd.DataFrame) -> None:
 def of_folds(config: Config, run: Run, competition: Competition, rows: pd.DataFrame,
              data: dict[str, str], start: Start) -> State:
     """A model for every fold, each a run inside this run's folder, and their joint predictions."""
+    if config.sts.keep == "best":
+        log.warning("warning: sts.keep=best takes each fold's best evaluation of the pairs that it "
+                    "holds out, which flatters their predictions; sts.keep=last does not")
     numbers = holding(config, competition, rows)
     members = [fold(config, run, competition, rows, numbers == number, number, data, start)
                for number in range(config.sts.folds)]

@@ -26,9 +26,10 @@ from pipeline.encoder import fingerprint
 from pipeline.errors import UserError
 from pipeline.files import write_json, write_text
 from pipeline.hub import located
+from pipeline.nli import read_nli
 from pipeline.sections import Tune
 from pipeline.space import Space, described, read_space
-from pipeline.stages import finalists
+from pipeline.stages import finalists, nli, simcse
 from pipeline.stages.trials import Failed, attempt, changed, trim
 from pipeline.study import (
     best_trials,
@@ -92,9 +93,6 @@ def check_settings(config: Config) -> None:
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise UserError("tune: expected one process, got several of one command; give the command "
                         "several times for several workers")
-    if config.force:
-        raise UserError("force: expected false with stage=tune, got true; another tune.study "
-                        "begins anew")
     if settings.study and not re.fullmatch(r"[\w-][\w.-]{0,69}", settings.study):
         raise UserError("tune.study: expected at most 70 letters, digits, '-', '_' and '.', got "
                         f"{settings.study!r}")
@@ -126,7 +124,14 @@ def value_of(config: Config, key: str) -> Any:
 
 def shape_of(config: Config, space: Space) -> dict[str, Any]:
     """What makes trials comparable: the data and every setting that stays the same."""
-    competition = read_competition(Path(config.data.dir))
+    competition, stages = read_competition(Path(config.data.dir)), sections(config)[:-1]
+    data = competition.hashes()
+    if "nli" in stages:
+        data |= nli.hashes(*read_nli(Path(config.data.nli_dir)))
+    if "simcse" in stages:
+        data["sentences"] = simcse.checked_sentences(
+            [competition.train, competition.dev, competition.test],
+            [Path(name) for name in config.data.extra], 0)
     encoder = asdict(config.encoder) | {"path": fingerprint(located(config.encoder.path))}
     if "encoder.path" in space:
         encoder = asdict(config.encoder)
@@ -134,8 +139,8 @@ def shape_of(config: Config, space: Space) -> dict[str, Any]:
             "tune.space": {key: described(found) for key, found in space.items()},
             "seed": config.seed, "precision": config.precision, "chain": sections(config),
             "encoder": encoder,
-            "data": competition.hashes(),
-            **{name: asdict(getattr(config, name)) for name in sections(config)[:-1]}}
+            "data": data,
+            **{name: asdict(getattr(config, name)) for name in stages}}
 
 
 def conclude(config: Config, study: Study, space: Space, default: dict[str, Any],
