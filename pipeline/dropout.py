@@ -1,10 +1,12 @@
 """Dropout whose masks a CPU draws three times faster than torch's own.
 
 torch draws one Bernoulli number after another, which takes a quarter of a training step of a small
-encoder. Here one 64-bit draw of the same generator makes four masks of 16 bits: the probability is
-exact to 1/65536, and seeding, saving and restoring torch's generator work as before.
+encoder. Here a 64-bit draw of a faster generator (SFC64) makes four masks of 16 bits: the
+probability is exact to 1/65536. Torch's generator seeds each mask's, so that seeding, saving and
+restoring it work as before.
 """
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +16,9 @@ LEVELS = 1 << 16
 def scaled_mask(like: Tensor, p: float) -> Tensor:
     """A mask of `like`'s shape and type: 0 with probability p, else 1 / (1 − p)."""
     dropped = round(p * LEVELS)
-    draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    seed = torch.empty((), dtype=torch.int64).random_().item()
+    draws = torch.from_numpy(np.random.Generator(np.random.SFC64(seed)).integers(
+        -(2**63), 2**63, (like.numel() + 3) // 4))
     kept = torch.empty(like.shape, dtype=like.dtype)
     # Compared right into the wanted type: half the time of a bool mask that is converted.
     torch.ge(draws.view(torch.int16)[:like.numel()].view(like.shape), dropped - LEVELS // 2,
