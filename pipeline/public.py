@@ -147,8 +147,8 @@ def nli_layout(parts: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             continue
         frame = renamed(parts[part], f"fetch: {part}", nli.NAMES)
         check_columns(frame, "nli", ["premise", "hypothesis", "label"])
-        labels = [nli.LABELS[int(label)] if str(label).isdigit() else str(label)
-                  for label in frame["label"]]
+        by_number = {str(number): label for number, label in enumerate(nli.LABELS)}
+        labels = [by_number.get(str(label), str(label)) for label in frame["label"]]
         table = frame[["premise", "hypothesis"]].assign(label=labels)
         refuse(table["label"], ~table["label"].isin([*nli.LABELS, "-", "-1", "", "nan", "None"]),
                f"fetch: {part}", f"one of {', '.join(nli.LABELS)} or -")

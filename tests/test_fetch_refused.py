@@ -154,10 +154,13 @@ def test_two_names_of_one_column(command, tmp_path, header):
         command("stage=fetch", "fetch.name=korsts", files(paths)))
 
 
-def test_unknown_inference_labels(command, tmp_path):
+@pytest.mark.parametrize("label", ["maybe", "7", "Neutral"])
+def test_unknown_inference_labels(command, tmp_path, label):
     """A misspelt label is refused; `-`, on which annotators did not agree, is left out."""
     paths = [tmp_path / f"xnli.{part}.ko.tsv" for part in ("train", "dev")]
     for path in paths:
-        path.write_text("sentence1\tsentence2\tgold_label\n가\t나\t-\n가\t다\tmaybe\n", "utf-8")
+        path.write_text("sentence1\tsentence2\tgold_label\n가\t나\t-\n가\t다\t" + label,
+                        "utf-8")
     assert refusal(command("stage=fetch", "fetch.name=kornli", files(paths))) == (
-        "fetch: train: row 2: expected one of entailment, neutral, contradiction or -, got 'maybe'")
+        "fetch: train: row 2: expected one of entailment, neutral, contradiction or -, "
+        f"got {label!r}")

@@ -66,7 +66,7 @@ def known_sources(folder: Path) -> set[str]:
     record = read_record(models(folder)[0])
     settings = read_manifest(folder)["shape"]["settings"]
     fitted = sources_of(folder) if settings.get("calibrate") == "surface" else set()
-    return fitted | set(record.get("sources", [])) - {""}
+    return fitted | set(record.get("sources", []))
 
 
 def predicted(folders: list[Path], parts: Callable[[], Iterable[pd.DataFrame]], total: int,
