@@ -29,11 +29,9 @@ class Work:
     @cached_property
     def reading(self) -> Any:
         """Pooling, prefix and length, what is "auto" taken from the encoder's folder."""
-        from pipeline.reading import Reading, recorded
+        from pipeline.reading import reading_of
 
-        own = recorded(self.encoder)
-        return Reading(own.pooling if self.pooling == "auto" else self.pooling,
-                       own.prefix if self.prefix == "auto" else self.prefix, self.max_length)
+        return reading_of(self.encoder, self.pooling, self.prefix, self.max_length)
 
     @cached_property
     def competition(self) -> Any:

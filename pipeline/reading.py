@@ -48,4 +48,3 @@ def recorded(path: str) -> Reading:
         raise UserError(f"{file}: expected pooling (one of {', '.join(POOLINGS)}), a prefix and a "
                         f"whole max_length, got {reading}")
     return reading
-
